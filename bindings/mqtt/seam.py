@@ -1,0 +1,227 @@
+"""The seam between the MQTT binding and its wire engines.
+
+An engine knows MQTT and limits, and no role, Thing, twin or store; it decides nothing. The binding is the `Gate` that
+decides, and keeps the `Link`s the engine makes. Engines: `bindings.mqtt.amqtt_engine`, `bindings.mqtt.server`.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from anyio.abc import TaskStatus
+
+from things.identity import Principal
+
+
+class Closed(StrEnum):
+    """Why a link ended."""
+
+    DISCONNECT = "disconnect"
+    LOST = "lost"
+    KEEP_ALIVE = "keep-alive"
+    TAKEN_OVER = "taken-over"
+    REFUSED = "refused"
+    """The runtime ended it: revoked, disabled, over its bounds."""
+    PROTOCOL = "protocol"
+    """The client broke the specification."""
+    SHUTDOWN = "shutdown"
+
+
+class Flow(StrEnum):
+    """What kind of delivery this is; each kind has its own overflow policy in a link's outgoing queue."""
+
+    EVENT = "event"
+    """Drop the oldest and count it."""
+    PROPERTY = "property"
+    """Keep only the newest of each topic."""
+    LEDGER = "ledger"
+    """Requests and statuses: not taken when the queue is full, since the ledger still has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """A publish in either direction. The fields after `duplicate` are MQTT 5's; 3.1.1 engines leave them empty."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    duplicate: bool = False
+    flow: Flow = Flow.EVENT
+    user_properties: Sequence[tuple[str, str]] = ()
+    expiry_s: int | None = None
+    response_topic: str | None = None
+    correlation: bytes | None = None
+    content_type: str | None = None
+    payload_is_text: bool = False
+    subscription_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A CONNECT before anything has been looked up for it."""
+
+    client_id: str
+    user_name: str | None
+    password: bytes | None
+    protocol_level: int
+    """4 for MQTT 3.1.1, 5 for MQTT 5."""
+    clean_start: bool = True
+    session_expiry_s: int = 0
+    will: Publish | None = None
+    source: str | None = None
+    """Address of the peer, without port."""
+    certificate_name: str | None = None
+    """Common name of the verified TLS client certificate, if there is one."""
+    auth_method: str | None = None
+    auth_data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a publish ended: 0 or an MQTT 5 reason code (0x80 and above refuses), with a sentence for the client."""
+
+    reason_code: int = 0
+    reason: str = ""
+
+
+ACCEPTED = Outcome()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscribeOptions:
+    """MQTT 5 subscription options; the defaults are how 3.1.1 behaves."""
+
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    """0: send latest values; 1: only for a new subscription; 2: never."""
+    subscription_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An accepted filter: the granted QoS, and the latest values to send after SUBACK, retain flag set."""
+
+    qos: int
+    latest: Sequence[Publish] = ()
+
+
+class Link(Protocol):
+    """One live return channel of one principal; the engine makes it, the binding keeps it."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def source(self) -> str | None: ...
+    @property
+    def protocol_level(self) -> int: ...
+    @property
+    def dropped(self) -> int:
+        """Deliveries its bounded queue gave up so far."""
+        ...
+
+    def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
+        """Queue one delivery without blocking; its flow picks the overflow policy; False: not taken.
+        `delivered` runs at PUBACK/PUBREC (QoS 0: at the write); never called if the link closes first."""
+        ...
+
+    def close(self, reason: Closed) -> None:
+        """End the link: revoked account, shutdown, a client that breaks its bounds.
+        `Gate.closed` is called before this returns; calling it twice is harmless."""
+        ...
+
+
+class Gate(Protocol):
+    """What a wire engine asks of the runtime; the engine decides nothing itself.
+    Methods without async run inside the packet loop and must not block."""
+
+    async def admit(self, hello: Hello) -> Principal | None:
+        """Authenticate a CONNECT and judge its will before any session is looked up; None refuses."""
+        ...
+
+    async def reauthenticate(self, link: Link, data: bytes) -> Principal | None:
+        """MQTT 5 AUTH with method `token` on an open link: the principal of a fresh token of the same account,
+        or None, which ends the link."""
+        ...
+
+    def opened(self, link: Link, *, resumed: bool) -> None:
+        """CONNACK is queued and no later packet of this link has been read yet. Once per link; on take-over the older
+        link of (account, client id) was closed first. `resumed`: the engine kept this session's filters and in-flight
+        messages, and calls `subscribe` again for each filter before this."""
+        ...
+
+    def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+        """Take a publish, or a will that fires, in arrival order; the awaitable ends at the commit.
+        The engine then acknowledges in order, refused or not; if it raises, it closes unacknowledged."""
+        ...
+
+    def subscribe(self, link: Link, topic_filter: str, options: SubscribeOptions) -> Grant | int:
+        """Decide one filter and remember it, or refuse it with a reason code (3.1.1 sends 0x80 for any).
+        The engine sends SUBACK first, then pushes the grant's latest values with the retain flag."""
+        ...
+
+    def unsubscribe(self, link: Link, topic_filter: str) -> bool:
+        """Forget one filter; False if it was not known (MQTT 5: 0x11). The engine answers UNSUBACK whatever happens."""
+        ...
+
+    def closed(self, link: Link, reason: Closed) -> None:
+        """The link is gone: exactly once for each opened, after its will went to `received`; the gate drops its
+        filters."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds every engine keeps; each value's reason stands in the configuration."""
+
+    max_packet_bytes: int = 262_144 + 1_024
+    connect_timeout_s: float = 5.0
+    max_connections: int = 10_000
+    max_links_per_account: int = 1_000
+    max_inflight: int = 100
+    """Unacknowledged deliveries to one client at once."""
+    max_queued: int = 1_000
+    """Deliveries waiting for one client."""
+    max_queued_bytes: int = 4 * 1024 * 1024
+    max_unacknowledged: int = 200
+    """Publishes of one client the runtime has not answered; its socket is not read while there are more."""
+    max_subscriptions: int = 1_000
+    max_topic_bytes: int = 1_024
+    max_topic_levels: int = 16
+    default_keep_alive_s: int = 60
+    """For clients that ask for none (0)."""
+    max_session_expiry_s: int = 7 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One address to listen on; port 0 picks a free one. `tls` is None for plain TCP, loopback only."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    proxy_protocol: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """What an engine reports when it is up: (host, port) per listener, in the order they were asked for."""
+
+    addresses: Sequence[tuple[str, int]] = field(default_factory=tuple)
+
+
+class Engine(Protocol):
+    """A wire engine: native, amqtt, or the client of an external broker."""
+
+    name: str
+
+    async def serve(self, gate: Gate, *, task_status: TaskStatus[Listening]) -> None:
+        """Serve until cancelled; reports started when the listeners are up.
+        On cancellation: stop reading, await commits in flight, acknowledge them, close links."""
+        ...

@@ -1,0 +1,266 @@
+"""The one tree of errors, and so the one registry of stable codes.
+
+Raise the precise class with its arguments; every class builds its own sentence. Each protocol binding maps the classes
+to its own status numbers in one table; delivery reasons (`things.delivery.Reason`) are a subset of these codes.
+
+    SkepError                    internal
+    ├── Invalid                  invalid            content that breaks a schema or rule
+    │   ├── Malformed            malformed          not JSON, not UTF-8, duplicate keys
+    │   ├── TooDeep              too-deep           nesting over the limit
+    │   ├── BadAddress           bad-address        account, Thing or twin id, topic or path that cannot be one
+    │   ├── TDInvalid            td-invalid         a Thing Description with problems, all listed
+    │   ├── ConfigInvalid        config-invalid     skep.toml or an option
+    │   └── BadCursor            bad-cursor         a cursor this runtime never gave
+    ├── TooLarge                 too-large
+    ├── Unauthenticated          unauthenticated    no or wrong credentials
+    │   ├── TokenInvalid         token-invalid
+    │   └── TokenExpired         token-expired
+    ├── Forbidden                forbidden
+    ├── NotFound                 not-found
+    │   ├── UnknownThing         unknown-thing
+    │   ├── UnknownName          unknown-name       the Thing has no such affordance
+    │   ├── UnknownRequest       unknown-request
+    │   └── UnknownAccount       unknown-account
+    ├── Conflict                 conflict           same reference, other content; duplicate account
+    │   ├── IllegalStatus        illegal-status     a transition the delivery table does not have
+    │   └── PreconditionFailed   precondition-failed
+    ├── NotConnected             not-connected
+    ├── TimedOut                 timeout
+    ├── AgentFailed              agent-error
+    ├── Expired                  expired
+    ├── Rejected                 rejected
+    ├── QueueFull                queue-full
+    ├── RateLimited              rate-limited
+    ├── StorageFull              storage-full
+    ├── StorageFailed            storage-failed     a sync failed; nothing more is acknowledged
+    ├── StorageDamaged           storage-damaged    a file that cannot be trusted; never silently reset
+    ├── Locked                   locked             another runtime holds this home
+    ├── AddressInUse             address-in-use     a port somebody else listens on
+    └── Unavailable              unavailable        a part that is switched off or not installed
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing wrong with a document: where (JSON pointer, RFC 6901), what, and a stable code."""
+
+    pointer: str
+    detail: str
+    code: str = "invalid"
+
+
+class SkepError(Exception):
+    """Anything skep refuses or fails at; `code` is stable, `detail` is for people."""
+
+    code = "internal"
+
+    def __init__(self, detail: str = "internal error") -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class Invalid(SkepError):
+    code = "invalid"
+
+    def __init__(self, detail: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(detail)
+        self.problems = tuple(problems)
+
+
+class Malformed(Invalid):
+    code = "malformed"
+
+
+class TooDeep(Invalid):
+    code = "too-deep"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"nested deeper than {limit} levels")
+
+
+class BadAddress(Invalid):
+    code = "bad-address"
+
+
+class TDInvalid(Invalid):
+    """A Thing Description with problems; `problems` lists every one of them."""
+
+    code = "td-invalid"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        first = problems[0] if problems else Problem(pointer="", detail="not a Thing Description")
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(f"{first.pointer or '/'}: {first.detail}{more}", problems)
+
+
+class ConfigInvalid(Invalid):
+    code = "config-invalid"
+
+
+class BadCursor(Invalid):
+    code = "bad-cursor"
+
+    def __init__(self, cursor: str) -> None:
+        super().__init__(f"{cursor[:40]!r} is not a cursor this runtime gave")
+
+
+class TooLarge(SkepError):
+    code = "too-large"
+
+    def __init__(self, limit: int, what: str = "payload") -> None:
+        super().__init__(f"{what} is larger than {limit} bytes")
+        self.limit = limit
+
+
+class Unauthenticated(SkepError):
+    """No or wrong credentials; the sentence never tells which half was wrong."""
+
+    code = "unauthenticated"
+
+    def __init__(self, detail: str = "wrong account or credentials") -> None:
+        super().__init__(detail)
+
+
+class TokenInvalid(Unauthenticated):
+    code = "token-invalid"
+
+    def __init__(self, detail: str = "this token is not valid here") -> None:
+        super().__init__(detail)
+
+
+class TokenExpired(Unauthenticated):
+    code = "token-expired"
+
+    def __init__(self, detail: str = "this token has expired") -> None:
+        super().__init__(detail)
+
+
+class Forbidden(SkepError):
+    code = "forbidden"
+
+    def __init__(self, detail: str = "not allowed") -> None:
+        super().__init__(detail)
+
+
+class NotFound(SkepError):
+    code = "not-found"
+
+    def __init__(self, detail: str = "not found") -> None:
+        super().__init__(detail)
+
+
+class UnknownThing(NotFound):
+    code = "unknown-thing"
+
+    def __init__(self, thing_id: str) -> None:
+        super().__init__(f"no Thing {thing_id!r}")
+
+
+class UnknownName(NotFound):
+    code = "unknown-name"
+
+    def __init__(self, thing_id: str, kind: str, name: str) -> None:
+        super().__init__(f"Thing {thing_id!r} has no {kind} {name!r}")
+
+
+class UnknownRequest(NotFound):
+    code = "unknown-request"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"no request {request_id!r}")
+
+
+class UnknownAccount(NotFound):
+    code = "unknown-account"
+
+    def __init__(self, account: str) -> None:
+        super().__init__(f"no account {account!r}")
+
+
+class Conflict(SkepError):
+    code = "conflict"
+
+
+class IllegalStatus(Conflict):
+    code = "illegal-status"
+
+    def __init__(self, request_id: str, current: str, wanted: str) -> None:
+        super().__init__(f"request {request_id!r} is {current}; it cannot become {wanted}")
+
+
+class PreconditionFailed(Conflict):
+    code = "precondition-failed"
+
+
+class NotConnected(SkepError):
+    code = "not-connected"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"agent {agent!r} is not connected")
+
+
+class TimedOut(SkepError):
+    code = "timeout"
+
+    def __init__(self, detail: str = "no answer in time") -> None:
+        super().__init__(detail)
+
+
+class AgentFailed(SkepError):
+    code = "agent-error"
+
+
+class Expired(SkepError):
+    code = "expired"
+
+    def __init__(self, detail: str = "expired before the agent could take it") -> None:
+        super().__init__(detail)
+
+
+class Rejected(SkepError):
+    code = "rejected"
+
+
+class QueueFull(SkepError):
+    code = "queue-full"
+
+    def __init__(self, whose: str, limit: int) -> None:
+        super().__init__(f"{whose} already has {limit} requests waiting")
+
+
+class RateLimited(SkepError):
+    code = "rate-limited"
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"too many messages; try again in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class StorageFull(SkepError):
+    code = "storage-full"
+
+    def __init__(self, detail: str = "no space left for data") -> None:
+        super().__init__(detail)
+
+
+class StorageFailed(SkepError):
+    code = "storage-failed"
+
+
+class StorageDamaged(SkepError):
+    code = "storage-damaged"
+
+
+class Locked(SkepError):
+    code = "locked"
+
+
+class AddressInUse(SkepError):
+    code = "address-in-use"
+
+
+class Unavailable(SkepError):
+    code = "unavailable"

@@ -1,0 +1,83 @@
+"""The message that every protocol binding makes and the router handles, and the operations it can ask for."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from things.identity import Principal
+
+JSONValue = JsonValue
+
+
+class Operation(StrEnum):
+    """What a message wants done; authorization decides on the same names."""
+
+    PUBLISH_EVENT = "publish_event"
+    PUBLISH_PROPERTY = "publish_property"
+    PUBLISH_TD = "publish_td"
+    REMOVE_TD = "remove_td"
+    REPORT_STATUS = "report_status"
+    INVOKE_ACTION = "invoke_action"
+    WRITE_PROPERTY = "write_property"
+    CALL_RPC = "call_rpc"
+    CANCEL = "cancel"
+
+    # Decided on, but carried by subscriptions and by calls of the built-in services, not by messages of their own.
+    READ = "read"
+    OBSERVE = "observe"
+    SUBSCRIBE = "subscribe"
+    HISTORY = "history"
+    MANAGE = "manage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a message entered: binding name, session id and source address (`host` or None on local sockets)."""
+
+    binding: str
+    session_id: str = ""
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message on its way through the router.
+
+    Made by a protocol binding from the authenticated principal; nothing in it about the sender is read from the wire.
+    Times are µs UTC. What `name` and `data` hold depends on the operation:
+
+    | operation | thing_id | name | data |
+    | --- | --- | --- | --- |
+    | publish_event, publish_property | twin | affordance | value |
+    | publish_td, remove_td | twin | "" | TD as JSON text (str) / None |
+    | report_status | "" | request id | `{"state","output","error","reason","progress"}` |
+    | invoke_action, write_property, call_rpc | twin | affordance | input / value / input |
+    | cancel | "" | request id, or "" with `correlation` = caller's reference | None |
+    """
+
+    operation: Operation
+    principal: Principal
+    thing_id: str
+    name: str
+    data: JSONValue = None
+    has_data: bool = True
+    """False for an empty payload, which is no input; null is data."""
+
+    message_id: str | None = None
+    """The sender's own id, by which a repeated publication is recognised."""
+    created: int | None = None
+    """When it happened, by the sender's clock; None if it did not say."""
+    received: int
+    expires_in_s: float | None = None
+    """How long a request may wait for its agent, as the caller asks; None leaves it to the TD or configuration."""
+    correlation: str | None = None
+    """The caller's own reference of a request (callerRef)."""
+    durable: bool = True
+    """False: the sender asks for no guarantee and is answered before the commit."""
+    origin: Origin = field(default_factory=lambda: Origin(binding="embedded"))
+    trace_id: str | None = None
+
+    @property
+    def sender_id(self) -> str:
+        return self.principal.account
