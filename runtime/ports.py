@@ -7,7 +7,7 @@ Everything without `async` runs in the event loop and does not block. Times are 
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from anyio.abc import TaskStatus
@@ -17,7 +17,21 @@ from things.decisions import Context, Decision
 from things.delivery import DeliveryStatus, Reason, State
 from things.identity import Principal
 from things.messages import JSONValue, Message, Operation, Origin
+from things.records import Appended, Entry, HistoryQuery, LedgerQuery, LedgerRow, Reading, Row, Transition, Value
 from things.td import ThingDescription
+
+# The stores' records live in `things`, which the twin may import; they are part of these contracts all the same.
+__all__ = [
+    "Appended",
+    "Entry",
+    "HistoryQuery",
+    "LedgerQuery",
+    "LedgerRow",
+    "Reading",
+    "Row",
+    "Transition",
+    "Value",
+]
 
 Handler = Callable[[Message], Awaitable[DeliveryStatus]]
 """Returns the *first* status, once the message is committed, handed over or refused; never waits for a device.
@@ -191,7 +205,9 @@ class Sink(Protocol):
         stored in one transaction."""
         ...
 
-    async def call(self, principal: Principal, thing_id: str, method: str, data: JSONValue, origin: Origin) -> JSONValue:
+    async def call(
+        self, principal: Principal, thing_id: str, method: str, data: JSONValue, origin: Origin
+    ) -> JSONValue:
         """Call a method of a built-in service with the caller's rights (a call_rpc message through the router) and
         return its output; raises SkepError."""
         ...
@@ -263,23 +279,6 @@ class Authorizer(Protocol):
 # ---------------------------------------------------------------- stores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One directory entry. `agent` is None for TDs registered by managers, admins and services."""
-
-    thing_id: str
-    td: ThingDescription
-    agent: str | None
-    version: int
-    """Rises with each published TD of this Thing, from 1."""
-    created: int
-    modified: int
-    expires: int | None = None
-    overlay: Mapping[str, JSONValue] = field(default_factory=dict)
-    """Managers' title and description, kept over the agent's next publish."""
-    etag: str = ""
-
-
 class Directory(Protocol):
     """Thing Descriptions by thing id, in memory for reading, committed before a write returns."""
 
@@ -298,18 +297,6 @@ class Directory(Protocol):
     async def remove(self, thing_id: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """A latest value: decoded, as JSON text, and when it was created and received."""
-
-    value: JSONValue
-    payload: bytes
-    created: int
-    received: int
-    row_id: int
-    quality: int = 0
-
-
 class ValueStore(Protocol):
     """Latest values by series, in memory; checkpointed, and replayed from history at start."""
 
@@ -322,62 +309,6 @@ class ValueStore(Protocol):
         ...
 
     def drop(self, thing_id: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """One event or property value for history; `value` is JSON text."""
-
-    thing_id: str
-    kind: Kind
-    name: str
-    value: bytes
-    created: int
-    received: int
-    sender: str
-    message_id: str | None = None
-    quality: int = 0
-    td_version: int = 0
-    source_time: int | None = None
-    """The sender's time where `created` is not it (too far in the future)."""
-
-
-class Appended(NamedTuple):
-    """A row's id, and whether the message id had been stored before (then nothing new was)."""
-
-    row_id: int
-    duplicate: bool
-
-
-class Row(NamedTuple):
-    """One stored reading; `value` is JSON text."""
-
-    row_id: int
-    thing_id: str
-    kind: str
-    name: str
-    created: int
-    received: int
-    value: bytes
-    quality: int
-    td_version: int
-    source_time: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryQuery:
-    """Which rows: empty `things`/`names` mean any, times are created (µs, from inclusive, to exclusive). `after_row`
-    pages by row id; otherwise rows come by (created, row_id) with `after` as the last seen pair."""
-
-    things: Sequence[str] = ()
-    kind: Kind | None = None
-    names: Sequence[str] = ()
-    start: int | None = None
-    end: int | None = None
-    after_row: int | None = None
-    after: tuple[int, int] | None = None
-    descending: bool = False
-    limit: int = 1_000
 
 
 class History(Protocol):
@@ -394,74 +325,6 @@ class History(Protocol):
     def last_row(self) -> int:
         """The highest row id that is committed."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """One step in a request's life."""
-
-    seq: int
-    state: State
-    at: int
-    reason: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
-    """One action or property write with its whole life. `expires`: no first delivery after it; `deadline_s`: from
-    delivery, restarted by each status; `deadline`: when that ends, while the agent has it."""
-
-    request_id: str
-    caller_ref: str
-    operation: Operation
-    caller: str
-    thing_id: str
-    agent: str
-    name: str
-    input: JSONValue
-    has_input: bool
-    state: State
-    expires: int | None
-    deadline_s: float
-    created: int
-    updated: int
-    seq: int = 0
-    deadline: int | None = None
-    attempts: int = 0
-    reason: Reason | None = None
-    error: str | None = None
-    output: JSONValue = None
-    progress: float | None = None
-    transitions: Sequence[Transition] = ()
-
-    def status(self) -> DeliveryStatus:
-        """What is reported of the row as it stands."""
-        return DeliveryStatus(
-            request_id=self.request_id,
-            state=self.state,
-            caller_ref=self.caller_ref,
-            reason=self.reason,
-            error=self.error,
-            output=self.output,
-            progress=self.progress,
-            seq=self.seq,
-            updated=self.updated,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerQuery:
-    """Which rows, newest first; `before` is the request id of the last one seen."""
-
-    caller: str | None = None
-    thing_id: str | None = None
-    name: str | None = None
-    operation: Operation | None = None
-    states: Sequence[State] = ()
-    start: int | None = None
-    end: int | None = None
-    before: str | None = None
-    limit: int = 100
 
 
 class Ledger(Protocol):
@@ -497,7 +360,37 @@ class Ledger(Protocol):
     async def by_reference(self, caller: str, caller_ref: str) -> LedgerRow | None: ...
 
     async def waiting(self, agent: str, *, limit: int, after: str = "") -> Sequence[LedgerRow]:
-        """Pending rows of an agent's Things, oldest first."""
+        """Pending rows of an agent's Things, oldest first; `after` is the request id of the last one seen."""
+        ...
+
+    async def unanswered(self, agent: str, *, limit: int, after: str = "") -> Sequence[LedgerRow]:
+        """Rows an agent has but has not ended (delivered, waiting, running, applied), oldest first."""
+        ...
+
+    async def agents_waiting(self) -> Sequence[str]:
+        """Agents with pending rows."""
+        ...
+
+    async def waiting_counts(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """How many rows are pending, by agent and by caller; for the bounds, at start."""
+        ...
+
+    async def due(self, now: int, *, limit: int) -> Sequence[LedgerRow]:
+        """Rows whose clock has run out, earliest first: `expires` while never delivered, `deadline` afterwards (also
+        of rows that went back to pending). They are not changed."""
+        ...
+
+    async def next_due(self) -> int | None:
+        """When the next such clock runs out; None while none runs."""
+        ...
+
+    async def supersede(self, thing_id: str, name: str, *, except_request_id: str, now: int) -> Sequence[LedgerRow]:
+        """Cancel (reason superseded) the property writes of this name that were opened before the given request and
+        were never delivered; the rows that ended."""
+        ...
+
+    async def purge(self, before: int, *, limit: int) -> int:
+        """Forget up to `limit` rows that ended before this time, with their transitions; how many went."""
         ...
 
     async def inbox(self, caller: str, *, after: int, limit: int) -> Sequence[DeliveryStatus]:
@@ -525,8 +418,5 @@ class Service(Protocol):
         ...
 
 
-
-
 Clock = Callable[[], int]
 """Now, µs UTC; passed in, so that tests own time."""
-

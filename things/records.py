@@ -1,0 +1,167 @@
+"""What the stores keep and hand out: directory entries, latest values, history rows and ledger rows.
+
+Plain values shared by the runtime's ports and the twin's stores, so that neither needs to import the other. Times are
+µs UTC; ids of Things are as the directory knows them (twin ids, or own ids of other entries).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from things.addresses import Kind
+from things.delivery import DeliveryStatus, Reason, State
+from things.messages import JSONValue, Operation
+from things.td import ThingDescription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One directory entry. `agent` is None for TDs registered by managers, admins and services."""
+
+    thing_id: str
+    td: ThingDescription
+    agent: str | None
+    version: int
+    """Rises with each published TD of this Thing, from 1."""
+    created: int
+    modified: int
+    expires: int | None = None
+    overlay: Mapping[str, JSONValue] = field(default_factory=dict)
+    """Managers' title and description, kept over the agent's next publish."""
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A latest value: decoded, as JSON text, and when it was created and received."""
+
+    value: JSONValue
+    payload: bytes
+    created: int
+    received: int
+    row_id: int
+    quality: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One event or property value for history; `value` is JSON text."""
+
+    thing_id: str
+    kind: Kind
+    name: str
+    value: bytes
+    created: int
+    received: int
+    sender: str
+    message_id: str | None = None
+    quality: int = 0
+    td_version: int = 0
+    source_time: int | None = None
+    """The sender's time where `created` is not it (too far in the future)."""
+
+
+class Appended(NamedTuple):
+    """A row's id, and whether the message id had been stored before (then nothing new was)."""
+
+    row_id: int
+    duplicate: bool
+
+
+class Row(NamedTuple):
+    """One stored reading; `value` is JSON text."""
+
+    row_id: int
+    thing_id: str
+    kind: str
+    name: str
+    created: int
+    received: int
+    value: bytes
+    quality: int
+    td_version: int
+    source_time: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryQuery:
+    """Which rows: empty `things`/`names` mean any, times are created (µs, from inclusive, to exclusive). `after_row`
+    pages by row id; otherwise rows come by (created, row_id) with `after` as the last seen pair."""
+
+    things: Sequence[str] = ()
+    kind: Kind | None = None
+    names: Sequence[str] = ()
+    start: int | None = None
+    end: int | None = None
+    after_row: int | None = None
+    after: tuple[int, int] | None = None
+    descending: bool = False
+    limit: int = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One step in a request's life."""
+
+    seq: int
+    state: State
+    at: int
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One action or property write with its whole life. `expires`: no first delivery after it; `deadline_s`: from
+    delivery, restarted by each status; `deadline`: when that ends, while the agent has it."""
+
+    request_id: str
+    caller_ref: str
+    operation: Operation
+    caller: str
+    thing_id: str
+    agent: str
+    name: str
+    input: JSONValue
+    has_input: bool
+    state: State
+    expires: int | None
+    deadline_s: float
+    created: int
+    updated: int
+    seq: int = 0
+    deadline: int | None = None
+    attempts: int = 0
+    reason: Reason | None = None
+    error: str | None = None
+    output: JSONValue = None
+    progress: float | None = None
+    transitions: Sequence[Transition] = ()
+
+    def status(self) -> DeliveryStatus:
+        """What is reported of the row as it stands."""
+        return DeliveryStatus(
+            request_id=self.request_id,
+            state=self.state,
+            caller_ref=self.caller_ref,
+            reason=self.reason,
+            error=self.error,
+            output=self.output,
+            progress=self.progress,
+            seq=self.seq,
+            updated=self.updated,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerQuery:
+    """Which rows, newest first; `before` is the request id of the last one seen."""
+
+    caller: str | None = None
+    thing_id: str | None = None
+    name: str | None = None
+    operation: Operation | None = None
+    states: Sequence[State] = ()
+    start: int | None = None
+    end: int | None = None
+    before: str | None = None
+    limit: int = 100
