@@ -359,12 +359,16 @@ class Ledger(Protocol):
 
     async def by_reference(self, caller: str, caller_ref: str) -> LedgerRow | None: ...
 
-    async def waiting(self, agent: str, *, limit: int, after: str = "") -> Sequence[LedgerRow]:
-        """Pending rows of an agent's Things, oldest first; `after` is the request id of the last one seen."""
+    async def waiting(
+        self, agent: str, *, limit: int, after: str = "", thing_id: str | None = None
+    ) -> Sequence[LedgerRow]:
+        """Pending rows of an agent's Things (or of one of them), oldest first; `after` is the request id of the last
+        one seen."""
         ...
 
-    async def unanswered(self, agent: str, *, limit: int, after: str = "") -> Sequence[LedgerRow]:
-        """Rows an agent has but has not ended (delivered, waiting, running, applied), oldest first."""
+    async def unanswered(self, agent: str | None = None, *, limit: int, after: str = "") -> Sequence[LedgerRow]:
+        """Rows an agent (any agent, if None) has but has not ended (delivered, waiting, running, applied), oldest
+        first."""
         ...
 
     async def agents_waiting(self) -> Sequence[str]:
