@@ -1,0 +1,296 @@
+"""The accounts database: who exists, which logins live, which long-lived tokens were given, which devices asked.
+
+A synchronous store with one writer; every method is one transaction, committed and synced when it returns, and hands
+out values of ours, never rows. SQLite (WAL, full sync) in a file of its own, or PostgreSQL by URL.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from sqlalchemy import Engine, MetaData, create_engine, event
+from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlmodel import Field, Session, SQLModel, col, delete, select
+
+from authn.migrations import migrate
+from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
+from things.identity import AccountType
+
+RESERVE_BYTES = 1 << 20
+"""Given back to the file system when it is full: revoking somebody must go on, and even that needs space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One account; `password_hash` and `public_key` are what it can prove itself with, if any."""
+
+    name: str
+    type: AccountType
+    role: str
+    display_name: str = ""
+    password_hash: str | None = None
+    public_key: str | None = None
+    disabled: bool = False
+    created: int
+    updated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A login by password and all that was refreshed from it; `refresh_hash` is that of the one token still good."""
+
+    login_id: str
+    account: str
+    refresh_hash: str
+    created: int
+    refreshed: int
+    expires: int
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongToken:
+    """A long-lived token, known by its hash."""
+
+    token_id: str
+    account: str
+    label: str
+    token_hash: str
+    created: int
+    expires: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """A device that asked to be let in, or was announced; state is pending, approved or rejected."""
+
+    account: str
+    public_key: str
+    state: str
+    display_name: str = ""
+    created: int
+    updated: int
+    source: str | None = None
+
+
+_METADATA = MetaData()
+
+
+class _Row(SQLModel):
+    metadata: ClassVar[MetaData] = _METADATA
+
+
+class _AccountRow(_Row, table=True):
+    __tablename__ = "accounts"
+    name: str = Field(primary_key=True)
+    type: str
+    role: str
+    display_name: str
+    password_hash: str | None
+    public_key: str | None
+    disabled: bool
+    created: int
+    updated: int
+
+
+class _LoginRow(_Row, table=True):
+    __tablename__ = "logins"
+    login_id: str = Field(primary_key=True)
+    account: str
+    refresh_hash: str
+    created: int
+    refreshed: int
+    expires: int
+    source: str | None
+
+
+class _LongTokenRow(_Row, table=True):
+    __tablename__ = "long_tokens"
+    token_id: str = Field(primary_key=True)
+    account: str
+    label: str
+    token_hash: str
+    created: int
+    expires: int | None
+
+
+class _DeviceRequestRow(_Row, table=True):
+    __tablename__ = "device_requests"
+    account: str = Field(primary_key=True)
+    public_key: str
+    state: str
+    display_name: str
+    created: int
+    updated: int
+    source: str | None
+
+
+_T = TypeVar("_T")
+
+
+class AccountStore:
+    """Accounts, logins, tokens and device requests on disk."""
+
+    def __init__(self, home: Path, *, now: int, database_url: str | None = None) -> None:
+        self._file = None if database_url else home / "accounts.db"
+        self._reserve = home / "accounts.reserve"
+        if self._file is not None:
+            _check_file(self._file)
+        self._engine = _engine(self._file, database_url)
+        with self._errors():
+            migrate(self._engine, now=now, file=self._file)
+        if self._file is not None:
+            self._file.chmod(0o600)
+            self._keep_reserve()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def accounts(self) -> list[Account]:
+        return self._all(
+            select(_AccountRow), lambda row: Account(**{**row.model_dump(), "type": AccountType(row.type)})
+        )
+
+    def logins(self) -> list[Login]:
+        return self._all(select(_LoginRow), lambda row: Login(**row.model_dump()))
+
+    def long_tokens(self) -> list[LongToken]:
+        return self._all(select(_LongTokenRow), lambda row: LongToken(**row.model_dump()))
+
+    def device_requests(self) -> list[DeviceRequest]:
+        return self._all(select(_DeviceRequestRow), lambda row: DeviceRequest(**row.model_dump()))
+
+    def add(self, account: Account, token: LongToken | None = None) -> None:
+        """Store a new account, with its first token; raises Conflict if the name is taken."""
+
+        def work(session: Session) -> None:
+            if session.get(_AccountRow, account.name) is not None:
+                raise Conflict(f"there is already an account {account.name!r}")
+            session.add(_AccountRow(**asdict(account)))
+            session.flush()
+            if token is not None:
+                session.add(_LongTokenRow(**asdict(token)))
+
+        self._commit(work)
+
+    def save(self, *values: Account | Login | LongToken | DeviceRequest) -> None:
+        """Store or replace, all of them or none."""
+
+        def work(session: Session) -> None:
+            for value in values:
+                session.merge(_row(value))
+                session.flush()
+
+        self._commit(work)
+
+    def remove_account(self, name: str) -> None:
+        """Remove an account with its logins, tokens and device request."""
+
+        def work(session: Session) -> None:
+            session.exec(delete(_LoginRow).where(col(_LoginRow.account) == name))
+            session.exec(delete(_LongTokenRow).where(col(_LongTokenRow.account) == name))
+            session.exec(delete(_DeviceRequestRow).where(col(_DeviceRequestRow.account) == name))
+            session.exec(delete(_AccountRow).where(col(_AccountRow.name) == name))
+
+        self._commit(work)
+
+    def remove_logins(self, login_ids: Sequence[str]) -> None:
+        self._commit(lambda session: session.exec(delete(_LoginRow).where(col(_LoginRow.login_id).in_(login_ids))))
+
+    def remove_long_tokens(self, token_ids: Sequence[str]) -> None:
+        self._commit(
+            lambda session: session.exec(delete(_LongTokenRow).where(col(_LongTokenRow.token_id).in_(token_ids)))
+        )
+
+    def remove_device_request(self, account: str) -> None:
+        self._commit(
+            lambda session: session.exec(delete(_DeviceRequestRow).where(col(_DeviceRequestRow.account) == account))
+        )
+
+    def _all(self, statement: Any, value: Callable[[Any], _T]) -> list[_T]:
+        with self._errors(), Session(self._engine) as session:
+            return [value(row) for row in session.exec(statement)]
+
+    def _commit(self, work: Callable[[Session], object]) -> None:
+        try:
+            self._transact(work)
+        except StorageFull:
+            if not self._reserve.exists():
+                raise
+            self._reserve.unlink()
+            self._transact(work)
+
+    def _transact(self, work: Callable[[Session], object]) -> None:
+        with self._errors(), Session(self._engine) as session, session.begin():
+            work(session)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as error:
+            if "full" in str(error.orig).lower() or "No space left" in str(error.orig):
+                raise StorageFull("no space left for accounts") from error
+            raise StorageFailed(f"the accounts database refused: {type(error.orig).__name__}") from error
+        except DatabaseError as error:
+            raise StorageDamaged(f"the accounts database cannot be trusted: {error.orig}") from error
+
+    def _keep_reserve(self) -> None:
+        if self._reserve.exists():
+            return
+        try:
+            self._reserve.write_bytes(b"\xff" * RESERVE_BYTES)
+        except OSError:  # the disk is full already; the next start tries again
+            self._reserve.unlink(missing_ok=True)
+
+
+def _row(value: Account | Login | LongToken | DeviceRequest) -> _Row:
+    match value:
+        case Account():
+            return _AccountRow(**asdict(value))
+        case Login():
+            return _LoginRow(**asdict(value))
+        case LongToken():
+            return _LongTokenRow(**asdict(value))
+        case DeviceRequest():
+            return _DeviceRequestRow(**asdict(value))
+
+
+def _check_file(file: Path) -> None:
+    """Refuse a damaged file before anything writes to it."""
+    if not file.exists():
+        return
+    connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True)
+    try:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        verdict = str(error)
+    finally:
+        connection.close()
+    if verdict != "ok":
+        raise StorageDamaged(f"{file} is damaged ({verdict}); it was left as it is: restore a backup or move it away")
+
+
+def _engine(file: Path | None, database_url: str | None) -> Engine:
+    if file is None:
+        assert database_url is not None
+        return create_engine(database_url, pool_pre_ping=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 10, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: sqlite3.Connection, _record: object) -> None:
+        # The driver's own transactions would leave schema changes outside; ours begin with BEGIN below.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

@@ -1,0 +1,110 @@
+"""Passwords: which are accepted, how they are kept (argon2id), and how they are checked without telling anything.
+
+Hashing runs in a pool of two threads with a bounded queue, so that a flood of logins costs neither the event loop nor
+memory. Unknown accounts cost the same work as known ones.
+"""
+
+import secrets
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from argon2 import PasswordHasher, Type
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from things.errors import Invalid, RateLimited
+
+MIN_CHARS = 8
+MAX_BYTES = 1_024
+MAX_WAITING = 64
+"""Checks that may wait for the pool; about two seconds of work on a small board, after which a caller does better to
+come back."""
+
+_T = TypeVar("_T")
+
+_TRIED_FIRST = """
+    password password1 password12 password123 passw0rd p@ssword p@ssw0rd pa55word passwort passw0rt wachtwoord
+    motdepasse contraseña qwertyui qwertyuiop qwerty12 qwerty123 qwertz123 azertyuiop asdfghjk asdfghjkl 1q2w3e4r
+    1q2w3e4r5t 1qaz2wsx zaq12wsx zxcvbnm1 iloveyou iloveyou1 sunshine princess football baseball superman
+    batman123 dragon123 monkey123 letmein1 letmein123 welcome1 welcome123 admin123 admin1234 administrator
+    rootroot root1234 toor1234 changeme changeme1 changeit default1 default123 secret123 secretsecret master123
+    trustno1 starwars whatever computer internet michelle jennifer jordan23 charlie1 abcd1234 abc12345 a1b2c3d4
+    aa123456 test1234 testtest guest123 raspberry raspberrypi homeassistant mosquitto gateway1 gateway123
+    11223344 12341234 12121212 10203040 147258369 123123123 987654321 0987654321 1234567890 123456789a
+"""
+_COMMON = frozenset(_TRIED_FIRST.split())
+
+
+class Passwords:
+    """Checks and hashes passwords; holds no account."""
+
+    def __init__(self, hasher: PasswordHasher | None = None) -> None:
+        # OWASP's smallest argon2id setting: 19 MiB, two passes, one lane; the library's default takes 0.3 s a login.
+        self._hasher = hasher or PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
+        self._limiter = CapacityLimiter(2)
+        self._waiting = 0
+        self._nobody = self._hasher.hash(secrets.token_hex(16))
+
+    async def hash(self, password: str) -> str:
+        """The hash to keep for an accepted password."""
+        return await self._in_pool(lambda: self._hasher.hash(password))
+
+    async def matches(self, kept: str | None, password: str) -> bool:
+        """Whether `password` made the hash `kept`; None costs the same and is always False."""
+        if len(password.encode("utf-8", "surrogatepass")) > MAX_BYTES or not password:
+            password, kept = "-", None
+        return await self._in_pool(lambda: self._check(kept, password))
+
+    def is_outdated(self, kept: str) -> bool:
+        """Whether `kept` was made with other costs than today's, so that a login should renew it."""
+        return self._hasher.check_needs_rehash(kept)
+
+    def _check(self, kept: str | None, password: str) -> bool:
+        try:
+            self._hasher.verify(kept if kept is not None else self._nobody, password)
+        except (VerificationError, InvalidHashError):
+            return False
+        return kept is not None
+
+    async def _in_pool(self, work: Callable[[], _T]) -> _T:
+        if self._waiting >= MAX_WAITING:
+            raise RateLimited(1.0)
+        self._waiting += 1
+        try:
+            return await to_thread.run_sync(work, limiter=self._limiter)
+        finally:
+            self._waiting -= 1
+
+
+def checked_password(password: object, account: str) -> str:
+    """`password` if it may protect `account`; raises Invalid with the reason."""
+    if not isinstance(password, str) or not password:
+        raise Invalid("the password is empty")
+    try:
+        size = len(password.encode())
+    except UnicodeEncodeError as error:
+        raise Invalid("the password is not valid Unicode text") from error
+    if len(password) < MIN_CHARS:
+        raise Invalid(f"the password is too short; use at least {MIN_CHARS} characters, better 15")
+    if size > MAX_BYTES:
+        raise Invalid(f"the password is longer than {MAX_BYTES} bytes")
+    plain = password.strip().lower()
+    if plain in _COMMON or _is_a_run(plain):
+        raise Invalid("the password is one of those tried first; choose another")
+    if len(account) >= 3 and plain.replace(account, "") in {"", "1", "12", "123", "1234", "!", "password"}:
+        raise Invalid("the password is the account's own name; choose another")
+    if looks_like_token(password):
+        raise Invalid("the password has the form of a token; choose another")
+    return password
+
+
+def looks_like_token(secret: str) -> bool:
+    """Whether `secret` has the form of a JSON Web Token, which is accepted where a password is expected."""
+    return secret.startswith("eyJ") and secret.count(".") == 2
+
+
+def _is_a_run(text: str) -> bool:
+    """Whether all characters are equal, or each follows its neighbour (12345678, hgfedcba), or two take turns."""
+    steps = {ord(later) - ord(earlier) for earlier, later in pairwise(text)}
+    return (len(steps) <= 1 and steps <= {-1, 0, 1}) or len(set(text)) <= 2
