@@ -1,0 +1,33 @@
+"""Times on the wire: RFC 3339 with `Z`; inside they are integer µs UTC."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from things.errors import Invalid
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)")
+
+
+def rfc3339(at: int) -> str:
+    """µs UTC as `2026-01-31T12:00:00.000001Z`; whole seconds without a fraction."""
+    moment = _EPOCH + timedelta(microseconds=at)
+    text = moment.strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{moment.microsecond:06d}Z" if moment.microsecond else f"{text}Z"
+
+
+def parse_time(text: str) -> int:
+    """An RFC 3339 time as µs UTC. A leap second counts as the second after; raises Invalid."""
+    if not _RFC3339.fullmatch(text):
+        raise Invalid(f"{text[:40]!r} is not a time such as 2026-01-31T12:00:00Z")
+    body, leap = text.upper().replace(" ", "T"), 0
+    if body[17:19] == "60":
+        body, leap = f"{body[:17]}59{body[19:]}", 1
+    # datetime reads at most six digits of a fraction.
+    body = re.sub(r"(\.\d{6})\d+", r"\1", body)
+    try:
+        moment = datetime.fromisoformat(body.replace("Z", "+00:00")) + timedelta(seconds=leap)
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"{text[:40]!r} is not a time: {error}") from error
+    return (moment - _EPOCH) // _MICROSECOND
