@@ -1,0 +1,151 @@
+"""History's contract: order, repeats, days, restart, damage."""
+
+import sqlite3
+from pathlib import Path
+
+import anyio
+import pytest
+
+from things.addresses import Kind
+from things.records import HistoryQuery, Reading
+from twin.history import open_history
+from twin.history.files import DAY_US
+
+pytestmark = pytest.mark.anyio
+
+NOON = 1_770_000_000_000_000
+
+
+def reading(
+    value: int, *, created: int = NOON, thing: str = "dtw:a:t", name: str = "temperature", **more: object
+) -> Reading:
+    received = more.pop("received", created)
+    return Reading(
+        thing_id=thing,
+        kind=Kind.PROPERTY,
+        name=name,
+        value=str(value).encode(),
+        created=created,
+        received=received,  # type: ignore[arg-type]
+        sender="a",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def test_rows_get_rising_ids_and_come_back_in_order_of_creation(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(10):
+            appended = await history.append([reading(1, created=NOON + 2), reading(2, created=NOON + 1)])
+            later = await history.append([reading(3, created=NOON + 1)])
+            rows = await history.read(HistoryQuery(things=["dtw:a:t"]))
+
+        assert [one.row_id for one in [*appended, *later]] == [1, 2, 3]
+        assert [(row.row_id, row.value) for row in rows] == [(2, b"2"), (3, b"3"), (1, b"1")]
+        assert history.last_row == 3
+
+
+async def test_a_repeated_message_is_stored_once_and_named_by_its_first_row(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(10):
+            first, again = await history.append([reading(1, message_id="m"), reading(1, message_id="m")])
+            third = (await history.append([reading(1, created=NOON + 5, message_id="m")]))[0]
+            other = (await history.append([reading(1, name="humidity", message_id="m")]))[0]
+
+        assert (first.duplicate, again, third) == (False, (1, True), (1, True))
+        assert other == (2, False)
+
+
+async def test_a_repeat_is_recognised_after_a_restart_and_in_an_older_day(tmp_path: Path) -> None:
+    with anyio.fail_after(20):
+        async with open_history(tmp_path) as history:
+            await history.append([reading(1, message_id="m"), reading(2, created=NOON + 1)])
+        async with open_history(tmp_path) as history:
+            same_day = (await history.append([reading(1, message_id="m")]))[0]
+            later = NOON + 3 * DAY_US
+            await history.append([reading(9, created=later)])
+            next_day = (await history.append([reading(1, message_id="m", received=later)]))[0]
+
+            assert (same_day, next_day) == ((1, True), (1, True))
+            assert history.last_row == 3
+            assert [file.first for file in history.days] == [1, 3]
+
+
+async def test_ids_are_not_used_again_when_the_newest_file_is_damaged(tmp_path: Path) -> None:
+    with anyio.fail_after(20):
+        async with open_history(tmp_path) as history:
+            await history.append([reading(n, created=NOON + n) for n in range(500)])
+            await history.append([reading(1, created=NOON + DAY_US)])
+            damaged = history.days[-1].path
+        damaged.write_bytes(b"not a database at all" * 400)
+        async with open_history(tmp_path) as history:
+            appended = await history.append([reading(2, created=NOON + DAY_US)])
+            rows = await history.read(HistoryQuery(limit=10_000))
+
+            assert [path.name for path in history.damaged] == [f"{damaged.name}.damaged"]
+            assert appended[0].row_id > 501
+            assert len(rows) == 501
+
+
+async def test_a_file_of_a_newer_skep_is_refused(tmp_path: Path) -> None:
+    with anyio.fail_after(20):
+        async with open_history(tmp_path) as history:
+            await history.append([reading(1)])
+            path = history.days[-1].path
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+
+        with pytest.raises(Exception, match="newer skep"):
+            async with open_history(tmp_path):
+                pass
+
+
+@pytest.mark.parametrize("descending", [False, True])
+async def test_pages_follow_one_another_without_holes_or_repeats(tmp_path: Path, descending: bool) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(20):
+            for day in range(3):
+                await history.append(
+                    [
+                        reading(
+                            n, created=NOON + day * DAY_US - (n % 7), name=f"p{n % 3}", received=NOON + day * DAY_US
+                        )
+                        for n in range(40)
+                    ]
+                )
+            seen: list[tuple[int, int]] = []
+            after: tuple[int, int] | None = None
+            while True:
+                page = await history.read(HistoryQuery(names=["p0", "p1"], after=after, descending=descending, limit=7))
+                if not page:
+                    break
+                seen += [(row.created, row.row_id) for row in page]
+                after = seen[-1]
+
+        assert len(seen) == 81
+        assert seen == sorted(set(seen), reverse=descending)
+
+
+async def test_rows_after_an_id_come_in_order_of_ids_over_all_days(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(20):
+            for day in range(3):
+                await history.append([reading(n, created=NOON + day * DAY_US) for n in range(4)])
+            rows = await history.read(HistoryQuery(after_row=3, limit=6))
+            batches = [[row.row_id for row in batch] for batch in history.batches(2, 11, 4)]
+
+        assert [row.row_id for row in rows] == [4, 5, 6, 7, 8, 9]
+        assert batches == [[2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
+
+
+async def test_a_dropped_day_is_gone_whole_and_its_ids_stay_used(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(20):
+            for day in range(2):
+                await history.append([reading(n, created=NOON + day * DAY_US) for n in range(4)])
+            await history.drop(history.days[0])
+            rows = await history.read(HistoryQuery())
+            appended = await history.append([reading(1, created=NOON + DAY_US + 1)])
+
+        assert [row.row_id for row in rows] == [5, 6, 7, 8]
+        assert (history.first_row, appended[0].row_id) == (5, 9)

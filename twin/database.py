@@ -1,0 +1,215 @@
+"""The database of directory, latest values and ledger: `twin.db` (SQLite) or a PostgreSQL URL, with one writer.
+
+Writes are jobs (`Callable[[Connection], T]`) of the writer thread: all that wait share one transaction, with a
+savepoint each, so that a refused one undoes itself only, and one synced commit. Reads run in worker threads on
+connections of their own and never wait for the writer. `Prepared` statements are written with SQLAlchemy Core, compiled
+once and run on the driver: the same text serves both databases at several times the speed of executing Core objects.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.sql.expression import ClauseElement
+
+from things.errors import SkepError, StorageFailed
+from twin.migrations import Migration, migrate
+from twin.reserve import Reserve
+from twin.writer import GroupThread, is_storage_error, storage_error
+
+T = TypeVar("T")
+SQLJob = Callable[[Connection], Any]
+
+READERS = 3
+"""Reads at the same time; more wait for a thread."""
+
+
+class Prepared:
+    """A Core statement compiled for one dialect. Parameters are given by name and pass to the driver as they are, so
+    columns used with it hold only text, numbers and bytes."""
+
+    __slots__ = ("_names", "_sql")
+
+    def __init__(self, statement: ClauseElement, engine: Engine) -> None:
+        compiled = statement.compile(dialect=engine.dialect)
+        self._sql = str(compiled)
+        self._names: tuple[str, ...] | None = None
+        positions = getattr(compiled, "positiontup", None)
+        if positions is not None:
+            self._names = tuple(positions)
+
+    def run(self, connection: Connection, **parameters: object) -> Any:
+        """Execute; returns the driver's cursor."""
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        return driver.execute(self._sql, self._given(parameters))
+
+    def rows(self, connection: Connection, **parameters: object) -> list[tuple[Any, ...]]:
+        """Execute and fetch all."""
+        found: list[tuple[Any, ...]] = self.run(connection, **parameters).fetchall()
+        return found
+
+    def row(self, connection: Connection, **parameters: object) -> tuple[Any, ...] | None:
+        """Execute and fetch the first row."""
+        found: tuple[Any, ...] | None = self.run(connection, **parameters).fetchone()
+        return found
+
+    def many(self, connection: Connection, parameters: Sequence[Mapping[str, object]]) -> None:
+        """Execute for each set of parameters."""
+        if not parameters:
+            return
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        cursor = driver.cursor()
+        try:
+            cursor.executemany(self._sql, [self._given(one) for one in parameters])
+        finally:
+            cursor.close()
+
+    def _given(self, parameters: Mapping[str, object]) -> object:
+        if self._names is None:
+            return parameters
+        return [parameters[name] for name in self._names]
+
+
+class Database:
+    """One open database; made by `open_database`."""
+
+    def __init__(self, name: str, engine: Engine, readers: Engine, reserve: Reserve | None) -> None:
+        self.name = name
+        self.engine = engine
+        self._readers = readers
+        self._limiter = anyio.CapacityLimiter(READERS)
+        self._connection: Connection | None = None
+        # A server that went away comes back with what it had committed; a local file whose sync failed does not.
+        self._thread: GroupThread[SQLJob, Any] = GroupThread(
+            name, self._write, finish=self._disconnect, reserve=reserve, gives_up=engine.dialect.name == "sqlite"
+        )
+
+    @property
+    def failure(self) -> SkepError | None:
+        """Why nothing is acknowledged any more; None while the database works."""
+        return self._thread.failure
+
+    @property
+    def is_full(self) -> bool:
+        """Whether writes are refused for lack of space."""
+        return self._thread.is_full
+
+    def submit(self, job: Callable[[Connection], T], *, frees: bool = False) -> "asyncio.Future[T]":
+        """Queue a write; the future ends after the commit, or with the job's own exception, its changes undone."""
+        return self._thread.submit(job, frees=frees)
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run a query in a worker thread, on what is committed."""
+        return await anyio.to_thread.run_sync(self._read, query, limiter=self._limiter)
+
+    async def close(self) -> None:
+        """Write what waits and let go of the file. Idempotent."""
+        await self._thread.close()
+        self.engine.dispose()
+        self._readers.dispose()
+
+    def _read(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._readers.connect() as connection:
+                return query(connection)
+        except SkepError:
+            raise
+        except Exception as error:
+            raise storage_error(error, self.name) from error
+
+    def _write(self, jobs: Sequence[SQLJob]) -> Sequence[Any]:
+        if self._connection is None:
+            self._connection = self.engine.connect()
+        connection = self._connection
+        try:
+            transaction = connection.begin()
+            try:
+                outcomes = [_attempted(job, connection) for job in jobs]
+                transaction.commit()
+            except BaseException:
+                transaction.rollback()
+                raise
+        except BaseException:
+            self._disconnect()
+            raise
+        return outcomes
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _attempted(job: SQLJob, connection: Connection) -> Any:
+    # A savepoint through the driver: SQLAlchemy's own costs more than the statements it protects.
+    driver: Any = connection.connection.driver_connection
+    driver.execute("SAVEPOINT job")
+    try:
+        outcome = job(connection)
+    except Exception as error:
+        if is_storage_error(error):
+            raise
+        driver.execute("ROLLBACK TO SAVEPOINT job")
+        outcome = error
+    driver.execute("RELEASE SAVEPOINT job")
+    return outcome
+
+
+@asynccontextmanager
+async def open_database(
+    path: Path, migrations: Sequence[Migration], *, database_url: str | None = None, reserve: Reserve | None = None
+) -> AsyncIterator[Database]:
+    """Open (and bring up to date) the database at `path`, or at `database_url`. Raises StorageDamaged for a file that
+    cannot be trusted or that a newer skep wrote, StorageFailed if it cannot be opened."""
+    database = await anyio.to_thread.run_sync(_engines, path, migrations, database_url)
+    opened = Database(path.name if database_url is None else "the database", *database, reserve)
+    try:
+        yield opened
+    finally:
+        with anyio.CancelScope(shield=True):
+            await opened.close()
+
+
+def _engines(path: Path, migrations: Sequence[Migration], database_url: str | None) -> tuple[Engine, Engine]:
+    if database_url is not None:
+        writer = create_engine(database_url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        readers = create_engine(database_url, pool_size=READERS, max_overflow=0, pool_pre_ping=True)
+    else:
+        writer = sqlite_engine(path, StaticPool)
+        readers = sqlite_engine(path, QueuePool, pool_size=READERS, max_overflow=0)
+    try:
+        migrate(writer, migrations, backup_of=path if database_url is None else None)
+    except SkepError:
+        raise
+    except Exception as error:
+        found = storage_error(error, path.name if database_url is None else "the database")
+        raise (found if database_url is None else StorageFailed(f"the database cannot be opened: {error}")) from error
+    return writer, readers
+
+
+def sqlite_engine(path: Path, pool: type[Any], **options: Any) -> Engine:
+    """An engine over a SQLite file in WAL with full sync; transactions begin as writers."""
+    engine = create_engine(
+        f"sqlite:///{path}", poolclass=pool, connect_args={"check_same_thread": False, "timeout": 30}, **options
+    )
+
+    def configured(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # BEGIN is ours (below), not the driver's
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if pool is StaticPool else "BEGIN")
+
+    event.listen(engine, "connect", configured)
+    event.listen(engine, "begin", begun)
+    return engine

@@ -1,0 +1,238 @@
+"""Group commit: one writer thread for each database, one synced commit for everything that waits.
+
+`GroupThread` owns the thread, the queue and the futures; what a group is written with is given to it. Promises: jobs
+run in the order they were submitted; a future is done only after the commit that holds its job; all futures of a group
+are resolved by one call into the loop. After a failed commit nothing is acknowledged any more (the kernel may have
+dropped the pages whose sync failed, so a later success would prove nothing). A full disk refuses writes and ends by
+itself when there is room again.
+"""
+
+import asyncio
+import errno
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from things.errors import QueueFull, SkepError, StorageDamaged, StorageFailed, StorageFull, Unavailable
+from twin.reserve import Reserve
+
+log = logging.getLogger(__name__)
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+MAX_WAITING_JOBS = 100_000
+"""Jobs submitted but not committed; more are refused, so that a stalled disk cannot fill the memory."""
+
+MAX_GROUP_JOBS = 4_096
+"""Jobs in one transaction; bounds how long the first of them waits for the last."""
+
+_FULL = frozenset({"SQLITE_FULL"})
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_PG_FULL = "53100"
+
+
+class _Job(NamedTuple):
+    job: Any
+    future: "asyncio.Future[Any]"
+    frees: bool
+
+
+class GroupThread(Generic[J, R]):
+    """Runs `write` on groups of jobs in a thread of its own.
+
+    `write` gets the jobs of one group, commits them together and returns one result or exception for each; raising
+    means that nothing of the group was stored. `finish` runs last, in the same thread. With `gives_up` a failed group
+    is the last one that was tried.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[Sequence[J]], Sequence[R | BaseException]],
+        *,
+        finish: Callable[[], None] = lambda: None,
+        reserve: Reserve | None = None,
+        gives_up: bool = True,
+        max_waiting: int = MAX_WAITING_JOBS,
+        max_group: int = MAX_GROUP_JOBS,
+    ) -> None:
+        self._name = name
+        self._write = write
+        self._finish = finish
+        self._reserve = reserve
+        self._gives_up = gives_up
+        self._max_waiting = max_waiting
+        self._max_group = max_group
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._waiting = 0
+        self._closed = False
+        self._full = False
+        self._failure: SkepError | None = None
+        self._ended = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name=f"writer of {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> SkepError | None:
+        """Why nothing is acknowledged any more; None while the store works."""
+        return self._failure
+
+    @property
+    def is_full(self) -> bool:
+        """Whether writes are refused for lack of space."""
+        return self._full
+
+    @property
+    def waiting(self) -> int:
+        """Jobs submitted and not yet committed."""
+        return self._waiting
+
+    def submit(self, job: J, *, frees: bool = False) -> "asyncio.Future[R]":
+        """Queue a job; the future ends when its group is committed, or with why it was not. `frees` marks jobs that
+        are let through on a full disk because they make room."""
+        future: asyncio.Future[R] = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(self._failure)
+        elif self._closed:
+            future.set_exception(Unavailable(f"{self._name} is closed"))
+        elif self._waiting >= self._max_waiting:
+            future.set_exception(QueueFull(self._name, self._max_waiting))
+        else:
+            self._waiting += 1
+            self._queue.put(_Job(job, future, frees))
+        return future
+
+    async def close(self) -> None:
+        """Write what waits, then end the thread. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        await asyncio.shield(self._ended)
+
+    # ------------------------------------------------------------ in the writer thread
+
+    def _run(self) -> None:
+        more = True
+        while more:
+            group, more = self._next_group()
+            if group:
+                self._resolve_in_loop(group, self._outcomes(group))
+        try:
+            self._finish()
+        except Exception:
+            log.exception("closing a store failed", extra={"store": self._name})
+        self._call_loop(self._end)
+
+    def _next_group(self) -> tuple[list[_Job], bool]:
+        group: list[_Job] = []
+        item = self._queue.get()
+        while item is not None:
+            group.append(item)
+            if len(group) >= self._max_group:
+                return group, True
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return group, True
+        return group, False
+
+    def _outcomes(self, group: list[_Job]) -> Sequence[R | BaseException]:
+        if self._failure is not None:
+            return [self._failure] * len(group)
+        if self._full and not self._has_room():
+            refused = StorageFull()
+            freeing = [job for job in group if job.frees]
+            done = dict(zip(map(id, freeing), self._written(freeing), strict=True)) if freeing else {}
+            return [done.get(id(job), refused) for job in group]
+        return self._written(group)
+
+    def _written(self, group: list[_Job]) -> Sequence[R | BaseException]:
+        try:
+            return self._write([job.job for job in group])
+        except BaseException as error:
+            refusal = storage_error(error, self._name)
+            if isinstance(refusal, StorageFull):
+                self._run_full()
+            else:
+                if self._gives_up:
+                    self._failure = refusal
+                log.critical(
+                    "a store failed; what waited is not acknowledged",
+                    extra={"store": self._name, "reason": refusal.detail, "givesUp": self._gives_up},
+                    exc_info=error,
+                )
+            return [refusal] * len(group)
+
+    def _run_full(self) -> None:
+        if not self._full:
+            log.warning("no space left: writes are refused until there is", extra={"store": self._name})
+        self._full = True
+        if self._reserve is not None:
+            self._reserve.release()
+
+    def _has_room(self) -> bool:
+        if self._reserve is not None and not self._reserve.restore():
+            return False
+        self._full = False
+        log.warning("there is space again: writes are accepted", extra={"store": self._name})
+        return True
+
+    def _resolve_in_loop(self, group: list[_Job], outcomes: Sequence[R | BaseException]) -> None:
+        self._call_loop(self._resolve, group, outcomes)
+
+    def _call_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            log.debug("the loop ended before its writer", extra={"store": self._name})
+
+    # ------------------------------------------------------------ in the loop
+
+    def _resolve(self, group: list[_Job], outcomes: Sequence[R | BaseException]) -> None:
+        self._waiting -= len(group)
+        for job, outcome in zip(group, outcomes, strict=True):
+            if job.future.done():  # cancelled by who waited; what was written stays written
+                continue
+            if isinstance(outcome, BaseException):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+def storage_error(error: BaseException, name: str) -> SkepError:
+    """What a database's exception means for those who wait: full, damaged or failed."""
+    if isinstance(error, SkepError):
+        return error
+    original = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(original, OSError) and original.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull()
+    if isinstance(original, sqlite3.Error):
+        code = getattr(original, "sqlite_errorname", "") or ""
+        if code in _FULL:
+            return StorageFull()
+        if code.startswith(_DAMAGED):
+            return StorageDamaged(f"{name} is damaged: {original}")
+    if getattr(original, "sqlstate", None) == _PG_FULL:
+        return StorageFull()
+    return StorageFailed(f"{name} could not be written: {original}")
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether the database itself failed, rather than the one job that asked something impossible of it."""
+    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if isinstance(original, OSError):
+        return True
+    kinds = {kind.__name__ for kind in type(original).__mro__}
+    # Every DB-API driver has these names; psycopg may not be installed.
+    return bool(kinds & {"DatabaseError", "InterfaceError"}) and not kinds & {"IntegrityError", "ProgrammingError"}
