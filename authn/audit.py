@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from authn.keyfiles import sync_folder
@@ -220,20 +221,20 @@ def verify(folder: Path) -> Verdict:
     for path in _files(folder):
         content = path.read_bytes()
         for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-            where = {"file": path.name, "line": number, "acts": acts, "last_hash": last or _GENESIS}
+            broken = partial(Verdict, intact=False, file=path.name, line=number, acts=acts, last_hash=last or _GENESIS)
             try:
                 act = json.loads(line)
                 claimed, previous, this = act.pop("hash"), act["prev"], act["seq"]
             except (ValueError, KeyError, TypeError, AttributeError):
-                return Verdict(intact=False, reason="not an audit line", **where)
+                return broken(reason="not an audit line")
             if last is None:
                 last, seq = (_GENESIS, 0) if this == 1 else (previous, this - 1)
             if this != seq + 1:
-                return Verdict(intact=False, reason=f"act {seq + 1} is missing", **where)
+                return broken(reason=f"act {seq + 1} is missing")
             if previous != last:
-                return Verdict(intact=False, reason="does not follow the line before", **where)
+                return broken(reason="does not follow the line before")
             if _hash_of(act) != claimed or _text({**act, "hash": claimed}).encode() != line:
-                return Verdict(intact=False, reason="was changed", **where)
+                return broken(reason="was changed")
             last, seq, acts = claimed, this, acts + 1
         if content and not content.endswith(b"\n"):
             return Verdict(intact=False, acts=acts, file=path.name, line=content.count(b"\n") + 1,

@@ -42,7 +42,7 @@ class Claim:
         if not isinstance(code, str) or len(code) > 128 or self._code is None:
             return False
         given = re.sub(r"[\s-]", "", code).lower()
-        same = hmac.compare_digest(given.encode(), self._code.encode())
+        same = hmac.compare_digest(given.encode(errors="replace"), self._code.encode())
         return same and self._lives()
 
     def close(self) -> None:

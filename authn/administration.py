@@ -1,0 +1,251 @@
+"""What admins do to accounts: add, change, disable, remove, give and take tokens; each act is audited.
+
+One enabled admin always remains. A new account is complete when it exists: its first token is stored with it.
+"""
+
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
+
+from authn.accounts import Account, LongToken
+from authn.audit import Audit
+from authn.claim import Claim
+from authn.passwords import Passwords, checked_password
+from authn.publickeys import checked_public_key
+from authn.register import Register, Revocation
+from authn.tokens import TokenKind, Tokens, token_hash
+from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, QueueFull, Unauthenticated
+from things.identity import RESERVED_ACCOUNTS, AccountType, Principal, Role, checked_account
+
+MAX_ACCOUNTS = 10_000
+MAX_TOKENS = 100
+"""Of one account."""
+MAX_DISPLAY_CHARS = 128
+MAX_TOKEN_S = 10 * 365 * 86_400.0
+
+_DEFAULT_ROLES = {
+    AccountType.AGENT: Role.AGENT,
+    AccountType.SERVICE: Role.SERVICE,
+    AccountType.CONSUMER: Role.NONE,
+}
+_US = 1_000_000
+
+
+class Administration:
+    """Acts on accounts. `by` names who does it; whether they may is decided before."""
+
+    def __init__(
+        self,
+        register: Register,
+        tokens: Tokens,
+        passwords: Passwords,
+        audit: Audit,
+        clock: Callable[[], int],
+        claim: Claim,
+    ) -> None:
+        self._register = register
+        self._tokens = tokens
+        self._passwords = passwords
+        self._audit = audit
+        self._clock = clock
+        self._claim = claim
+        self.is_role: Callable[[str], bool] = lambda name: name in set(Role)
+        """Whether a role exists; replaced by whoever knows the custom ones."""
+
+    async def add(
+        self,
+        name: str,
+        type_: AccountType,
+        role: str | None = None,
+        *,
+        password: str | None = None,
+        public_key: str | None = None,
+        display_name: str = "",
+        with_token: bool = True,
+        token_validity_s: float | None = None,
+        by: str,
+        only_first_admin: bool = False,
+    ) -> tuple[Account, str | None]:
+        """Create an account; with its first long-lived token unless `with_token` is False. Raises Conflict, Invalid."""
+        checked_account(name)
+        if name in RESERVED_ACCOUNTS:
+            raise BadAddress(f"{name!r} is the account of a built-in service")
+        chosen = _DEFAULT_ROLES[type_] if role is None else self._checked_role(type_, role)
+        hashed = None if password is None else await self._passwords.hash(checked_password(password, name))
+        now = self._clock()
+        account = Account(
+            name=name,
+            type=type_,
+            role=str(chosen),
+            display_name=checked_display_name(display_name),
+            password_hash=hashed,
+            public_key=None if public_key is None else checked_public_key(public_key),
+            created=now,
+            updated=now,
+        )
+        async with self._register.changing():
+            if name in self._register.accounts:
+                raise Conflict(f"there is already an account {name!r}")
+            if len(self._register.accounts) >= MAX_ACCOUNTS:
+                raise QueueFull("this installation", MAX_ACCOUNTS)
+            if only_first_admin and self._register.has_admin():
+                raise Conflict("this installation has an admin already")
+            token, kept = self._made(name, "first", token_validity_s, now) if with_token else (None, None)
+            await self._register.add(account, kept)
+            if self._register.has_admin():
+                self._claim.close()
+        self._audit.record("account-added", by=by, target=name, details={"type": account.type, "role": account.role})
+        return account, token
+
+    async def update(
+        self, name: str, *, display_name: str | None = None, public_key: str | None = None, by: str
+    ) -> Account:
+        """Change what describes an account; an empty public key removes it."""
+        async with self._register.changing():
+            account = self._register.account(name)
+            fresh = replace(account, updated=self._clock())
+            if display_name is not None:
+                fresh = replace(fresh, display_name=checked_display_name(display_name))
+            if public_key is not None:
+                fresh = replace(fresh, public_key=checked_public_key(public_key) if public_key else None)
+            await self._register.save(fresh)
+        changed = {"display-name": display_name is not None, "public-key": public_key is not None}
+        self._audit.record("account-updated", by=by, target=name, details=changed)
+        return fresh
+
+    async def set_role(self, name: str, role: str, *, by: str) -> Account:
+        """Give another role; open sessions go on with it, or end, within a second."""
+        async with self._register.changing():
+            account = self._register.account(name)
+            self._checked_role(account.type, role)
+            if role != Role.ADMIN:
+                self._keep_an_admin(account)
+            fresh = replace(account, role=role, updated=self._clock())
+            await self._register.change(fresh, "role")
+            if self._register.has_admin():
+                self._claim.close()
+        self._audit.record("role-set", by=by, target=name, details={"role": role, "before": account.role})
+        return fresh
+
+    async def set_password(self, name: str, password: str, *, by: str, keep_login: str | None = None) -> None:
+        """Set a password. Logins by the old one end, except the one that is changing it; long-lived tokens stay."""
+        self._register.account(name)
+        hashed = await self._passwords.hash(checked_password(password, name))
+        async with self._register.changing():
+            account = self._register.account(name)
+            others = [login for login in self._register.logins_of(name) if login.login_id != keep_login]
+            spared = {token.token_id for token in self._register.tokens_of(name)} | {keep_login or ""}
+            fresh = replace(account, password_hash=hashed, updated=self._clock())
+            await self._register.change(fresh, "password", spared=frozenset(spared))
+            await self._register.end_logins(others, "password")
+        self._audit.record("password-set", by=by, target=name)
+
+    async def change_password(self, principal: Principal, old: str, new: str) -> None:
+        """Let somebody change their own password, knowing the old one."""
+        account = self._register.account(principal.account)
+        if account.password_hash is None or not await self._passwords.matches(account.password_hash, old):
+            self._audit.record("password-set", by=principal.account, target=principal.account, outcome="refused")
+            raise Unauthenticated("the old password is not right")
+        await self.set_password(principal.account, new, by=principal.account, keep_login=principal.login_id)
+
+    async def disable(self, name: str, *, by: str) -> None:
+        """Refuse every credential of an account and end its sessions, until it is enabled again."""
+        async with self._register.changing():
+            account = self._register.account(name)
+            self._keep_an_admin(account)
+            await self._register.change(replace(account, disabled=True, updated=self._clock()), "disabled")
+            await self._register.end_logins(self._register.logins_of(name), "disabled")
+        self._audit.record("account-disabled", by=by, target=name)
+
+    async def enable(self, name: str, *, by: str) -> None:
+        async with self._register.changing():
+            account = self._register.account(name)
+            await self._register.save(replace(account, disabled=False, updated=self._clock()))
+        self._audit.record("account-enabled", by=by, target=name)
+
+    async def remove(self, name: str, *, by: str) -> None:
+        """Remove an account with all its credentials; its Things and history stay."""
+        async with self._register.changing():
+            self._keep_an_admin(self._register.account(name))
+            await self._register.remove(name)
+        self._audit.record("account-removed", by=by, target=name)
+
+    async def issue_token(
+        self, name: str, *, label: str = "", validity_s: float | None = None, by: str
+    ) -> tuple[LongToken, str]:
+        """Give a long-lived token; its text is known now and never again."""
+        now = self._clock()
+        async with self._register.changing():
+            account = self._register.account(name)
+            if account.disabled:
+                raise Forbidden(f"account {name!r} is disabled")
+            if len(self._register.tokens_of(name)) >= MAX_TOKENS:
+                raise QueueFull(f"account {name!r}", MAX_TOKENS)
+            text, kept = self._made(name, label, validity_s, now)
+            await self._register.save(kept)
+        self._audit.record("token-issued", by=by, target=name, details={"tokenID": kept.token_id, "label": label})
+        return kept, text
+
+    async def revoke_token(self, token_id: str, *, by: str, of: str | None = None) -> None:
+        """End a long-lived token and its sessions; with `of`, only if it is that account's."""
+        async with self._register.changing():
+            token = self._register.tokens.get(token_id)
+            if token is None or (of is not None and token.account != of):
+                raise NotFound(f"no token {token_id[:64]!r}")
+            await self._register.end_tokens([token], "token revoked")
+        self._audit.record("token-revoked", by=by, target=token.account, details={"tokenID": token_id})
+
+    async def end_login(self, login_id: str, *, by: str, of: str | None = None) -> None:
+        """End one login with its tokens and sessions."""
+        async with self._register.changing():
+            login = self._register.logins.get(login_id)
+            if login is None or (of is not None and login.account != of):
+                raise NotFound(f"no login {login_id[:64]!r}")
+            await self._register.end_logins([login], "ended")
+        self._audit.record("login-ended", by=by, target=login.account, details={"login": login_id})
+
+    async def end_sessions(self, name: str, *, by: str) -> None:
+        """End all logins and open sessions of an account; its long-lived tokens may come back."""
+        async with self._register.changing():
+            self._register.account(name)
+            await self._register.end_logins(self._register.logins_of(name), "ended")
+            self._register.tell(Revocation(account=name, reason="ended"))
+        self._audit.record("sessions-ended", by=by, target=name)
+
+    def _made(self, name: str, label: str, validity_s: float | None, now: int) -> tuple[str, LongToken]:
+        if validity_s is not None and not 1 <= validity_s <= MAX_TOKEN_S:
+            raise Invalid(f"a token may be valid from 1 second to {MAX_TOKEN_S:.0f}")
+        text, claims = self._tokens.issue(TokenKind.LONG, name, now=now, validity_s=validity_s)
+        kept = LongToken(
+            token_id=claims.token_id,
+            account=name,
+            label=checked_display_name(label),
+            token_hash=token_hash(text),
+            created=now,
+            expires=claims.expires,
+        )
+        return text, kept
+
+    def _checked_role(self, type_: AccountType, role: str) -> str:
+        if not self.is_role(role):
+            raise Invalid(f"there is no role {role[:64]!r}")
+        if role == Role.AGENT and type_ is not AccountType.AGENT:
+            raise Invalid("the role agent is for accounts of type agent")
+        if role == Role.SERVICE and type_ is not AccountType.SERVICE:
+            raise Invalid("the role service is for accounts of type service")
+        if type_ is AccountType.AGENT and role in {Role.OPERATOR, Role.MANAGER, Role.ADMIN}:
+            raise Invalid(f"an agent cannot be {role}; use a consumer or service account")
+        return role
+
+    def _keep_an_admin(self, account: Account) -> None:
+        if account.role == Role.ADMIN and not account.disabled and not self._register.has_admin(without=account.name):
+            raise Conflict(f"{account.name!r} is the last admin; make another one first")
+
+
+def checked_display_name(text: str) -> str:
+    """`text` if it can be shown anywhere: short, without control characters or marks that turn the direction."""
+    if len(text) > MAX_DISPLAY_CHARS:
+        raise Invalid(f"a display name has at most {MAX_DISPLAY_CHARS} characters")
+    if any(unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} for character in text):
+        raise Invalid("a display name holds no control or invisible characters")
+    return text
