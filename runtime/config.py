@@ -1,0 +1,215 @@
+"""The configuration: `{home}/skep.toml`, every limit in one place with its reason.
+
+Unknown keys are refused with the nearest known one. `Config.load` is the only reader; command line options are laid
+over it by `Config.with_listeners`.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from things.errors import ConfigInvalid, Problem
+
+FILE_NAME = "skep.toml"
+
+
+class Section(BaseModel):
+    """One table of the file; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HTTP(Section):
+    """Listeners of the HTTP binding."""
+
+    http: str | None = Field("127.0.0.1:8080", description="plain listener HOST:PORT, loopback only; empty = off")
+    https: str | None = Field("127.0.0.1:8443", description="TLS listener HOST:PORT; empty = off")
+    allowed_origins: tuple[str, ...] = Field(
+        (), description="origins of other sites whose pages may use a cookie or WebSocket here"
+    )
+    max_body_bytes: int = Field(262_144, ge=1_024, description="one message; larger requests get 413")
+    max_batch_bytes: int = Field(4_194_304, ge=1_024, description="a batch of up to 5,000 messages")
+    poll_interval_s: float = Field(
+        30.0, gt=0, description="an agent that asks for requests less often counts as disconnected"
+    )
+    max_streams_per_account: int = Field(50, ge=1, description="open event streams; each holds a bounded queue")
+
+
+class MQTT(Section):
+    """Listeners and engine of the MQTT binding."""
+
+    engine: Literal["native", "amqtt"] = Field("native", description="the wire engine; amqtt speaks 3.1.1 only")
+    mqtt: str | None = Field("127.0.0.1:1883", description="plain listener HOST:PORT, loopback only; empty = off")
+    mqtts: str | None = Field("127.0.0.1:8883", description="TLS listener HOST:PORT; empty = off")
+    max_packet_bytes: int = Field(263_168, ge=1_024, description="a message of 256 KiB and its headers")
+    connect_timeout_s: float = Field(5.0, gt=0, description="a socket that sends no CONNECT is closed")
+    max_connections: int = Field(10_000, ge=1, description="files the process may hold open")
+    max_inflight: int = Field(100, ge=1, le=65_535, description="unacknowledged deliveries to one client")
+    max_queued: int = Field(1_000, ge=1, description="deliveries waiting for one slow client")
+    max_queued_bytes: int = Field(4_194_304, ge=4_096, description="bytes waiting for one slow client")
+    max_unacknowledged: int = Field(200, ge=1, description="publishes of one client read ahead of their commit")
+    max_session_expiry_s: int = Field(604_800, ge=0, description="how long a persistent session outlives its client")
+    proxy_protocol: bool = Field(False, description="expect a PROXY header from a load balancer")
+
+
+class Requests(Section):
+    """Queueing of actions and property writes."""
+
+    expires_s: float = Field(3_600.0, ge=0, description="how long a request waits for an absent agent by default")
+    deadline_s: float = Field(60.0, gt=0, description="how long an agent may take from delivery or its last word")
+    rpc_deadline_s: float = Field(60.0, gt=0, description="the same for RPC, which is never queued")
+    keep_s: float = Field(30 * 86_400.0, gt=0, description="how long final requests can be asked for")
+    max_waiting_per_agent: int = Field(100_000, ge=1, description="requests queued for one agent")
+    max_waiting_per_caller: int = Field(100_000, ge=1, description="requests queued by one account")
+    order: Literal["burst", "until-ack", "until-response"] = Field(
+        "burst", description="when the next request for a Thing may go out, unless its TD says (skep:order)"
+    )
+
+
+class Limits(Section):
+    """Bounds of messages and sessions."""
+
+    messages_per_second: float = Field(5_000.0, gt=0, description="per account, over all bindings")
+    message_burst: float = Field(10_000.0, ge=1, description="what may be exceeded for a moment: a batch, a reconnect")
+    max_sessions_per_account: int = Field(100, ge=1, description="open connections and streams of one account")
+    max_subscriptions_per_session: int = Field(1_000, ge=1, description="each costs memory and a look-up entry")
+    resend_unchanged: bool = Field(True, description="tell observers of values that are equal to the last one")
+
+
+class History(Section):
+    """The hot history and the lake."""
+
+    seal_interval_s: float = Field(3_600.0, gt=0, description="rows are sealed to Parquet this often")
+    seal_rows: int = Field(1_000_000, ge=1, description="or when this many wait")
+    lake: str | None = Field(None, description="where sealed files go: a path or filesystem URL; {home}/lake if empty")
+    keep_hot_days: float = Field(7.0, gt=0, description="sealed days stay queryable without the lake this long")
+    keep_days: float | None = Field(None, gt=0, description="drop readings older than this; empty = keep")
+    keep_bytes: int | None = Field(None, gt=0, description="drop the oldest readings above this size; empty = keep")
+
+
+class Security(Section):
+    """Tokens, logins and transport."""
+
+    access_token_s: int = Field(3_600, ge=60, le=3_600, description="an access token's life; at most an hour")
+    refresh_token_s: int = Field(30 * 86_400, ge=3_600, description="a login ends after this much silence")
+    login_attempts_per_minute: int = Field(10, ge=1, description="per account and per source, released by time")
+    insecure: bool = Field(False, description="allow plain listeners beyond loopback; logged at every start")
+    certificate: str | None = Field(None, description="own server certificate (PEM); made by the local CA if empty")
+    certificate_key: str | None = Field(None, description="its key (PEM, 0600)")
+    policies: str | None = Field(None, description="folder of policy files; {home}/policies if empty")
+
+
+class MessagingNode(Section):
+    """The messaging node."""
+
+    domain: str = Field("localhost", description="the domain in the node's addresses")
+    open: bool = Field(False, description="admit runtimes without an account, on loopback listeners only")
+
+
+class Discovery(Section):
+    """Announcement on the local network."""
+
+    mdns: bool = Field(False, description="announce the directory by DNS-SD")
+
+
+class Log(Section):
+    """What is logged."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is written")
+    json_lines: bool = Field(False, description="one JSON object a line instead of text")
+
+
+class Config(Section):
+    """The whole file."""
+
+    version: Literal[1] = Field(1, description="of this file's format")
+    database_url: str | None = Field(None, description="postgresql+psycopg://… for accounts and twin; SQLite if empty")
+    http: HTTP = HTTP()
+    mqtt: MQTT = MQTT()
+    requests: Requests = Requests()
+    limits: Limits = Limits()
+    history: History = History()
+    security: Security = Security()
+    messaging_node: MessagingNode = MessagingNode()
+    discovery: Discovery = Discovery()
+    log: Log = Log()
+
+    @staticmethod
+    def load(home: Path) -> "Config":
+        """Read `{home}/skep.toml`, or the defaults where there is none. Raises ConfigInvalid with every problem."""
+        path = home / FILE_NAME
+        try:
+            data = tomllib.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            data = {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigInvalid(f"{path.name}: {error}") from error
+        return Config.of(data)
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> "Config":
+        """The configuration that `data` says; raises ConfigInvalid."""
+        try:
+            return Config.model_validate(dict(data))
+        except ValidationError as error:
+            problems = [_problem(item) for item in error.errors()]
+            raise ConfigInvalid("; ".join(f"{p.pointer[1:]}: {p.detail}" for p in problems), problems) from error
+
+    def with_listeners(
+        self,
+        *,
+        http: str | None = None,
+        https: str | None = None,
+        mqtt: str | None = None,
+        mqtts: str | None = None,
+    ) -> "Config":
+        """Lay listeners from the command line over the file's; None leaves one as it is, `off` switches it off."""
+
+        def laid(given: str | None, standing: str | None) -> str | None:
+            return standing if given is None else None if given in ("off", "") else given
+
+        return self.model_copy(
+            update={
+                "http": self.http.model_copy(
+                    update={"http": laid(http, self.http.http), "https": laid(https, self.http.https)}
+                ),
+                "mqtt": self.mqtt.model_copy(
+                    update={"mqtt": laid(mqtt, self.mqtt.mqtt), "mqtts": laid(mqtts, self.mqtt.mqtts)}
+                ),
+            }
+        )
+
+
+def parse_listener(text: str) -> tuple[str, int]:
+    """HOST:PORT (or [IPv6]:PORT); raises ConfigInvalid."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigInvalid(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def keys(section: type[Section] = Config, prefix: str = "") -> list[tuple[str, str]]:
+    """Every key of the file with its description, dotted; for the documentation."""
+    found: list[tuple[str, str]] = []
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found += keys(field.annotation, f"{prefix}{name}.")
+        else:
+            found.append((f"{prefix}{name}", field.description or ""))
+    return found
+
+
+def _problem(item: Any) -> Problem:
+    where = [str(step) for step in item["loc"]]
+    detail = item["msg"]
+    if item["type"] == "extra_forbidden":
+        known = [key.rpartition(".")[2] for key, _ in keys() if key.rpartition(".")[0] == ".".join(where[:-1])]
+        known += [name for name in Config.model_fields if len(where) == 1]
+        near = difflib.get_close_matches(where[-1], known, n=1)
+        detail = f"unknown key{f'; did you mean {near[0]!r}?' if near else ''}"
+    return Problem(pointer="/" + "/".join(where), detail=detail, code="config-invalid")

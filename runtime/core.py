@@ -1,0 +1,365 @@
+"""The runtime put together from its parts and given stores: what protocol bindings see as their sink.
+
+This module wires; it holds no rule of its own. Which concrete rooms are used is decided in `runtime.app`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from anyio.abc import TaskStatus
+
+from runtime.calls import Call, Calls
+from runtime.config import Config
+from runtime.deliveries import Deliveries, Order
+from runtime.expiry import Expiry
+from runtime.handlers.descriptions import Descriptions
+from runtime.handlers.requests import RequestLimits, Requests, Waiting
+from runtime.handlers.rpc import RPC
+from runtime.handlers.telemetry import Assess, Telemetry
+from runtime.metrics import Metrics
+from runtime.middleware import Authorize, Validate, rated, traced
+from runtime.ports import (
+    Authenticator,
+    Authorizer,
+    BatchResult,
+    Directory,
+    History,
+    Ledger,
+    LedgerRow,
+    Publication,
+    Session,
+    ValueStore,
+)
+from runtime.presence import Presence, Seen
+from runtime.rate import Rates
+from runtime.replies import Replies
+from runtime.router import Router
+from runtime.services import Services
+from runtime.sessions import LiveSessions, Watch
+from things.addresses import Kind, TwinID
+from things.delivery import DeliveryStatus
+from things.errors import SkepError
+from things.identity import Principal
+from things.jsontext import encode
+from things.messages import JSONValue, Message, Operation, Origin
+from things.times import rfc3339
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT_S = 60.0
+
+_ORDERS = frozenset(Order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Where the runtime keeps what it acknowledges."""
+
+    directory: Directory
+    values: ValueStore
+    history: History
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Time and ids; tests pass their own."""
+
+    now: Callable[[], int]
+    steady: Callable[[], int]
+    new_id: Callable[[], str]
+
+
+class Runtime:
+    """One running digital-twin runtime; satisfies `runtime.ports.Sink`."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        stores: Stores,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        clocks: Clocks,
+        describe: Callable[[str, Principal], Publication | None],
+        assess: Assess = lambda reading, message: 0,
+        presence_recorded: Callable[[str, Seen], None] = lambda agent, seen: None,
+    ) -> None:
+        self._config = config
+        self._stores = stores
+        self._authenticator = authenticator
+        self._clocks = clocks
+        self._tasks: asyncio.TaskGroup | None = None
+        self.metrics = Metrics()
+        self.services = Services()
+        self.sessions = LiveSessions(
+            authorizer=authorizer,
+            directory=stores.directory,
+            values=stores.values,
+            ledger=stores.ledger,
+            describe=describe,
+            start=self._start,
+            metrics=self.metrics,
+            max_per_account=config.limits.max_sessions_per_account,
+            max_subscriptions=config.limits.max_subscriptions_per_session,
+        )
+        self.presence = Presence(
+            directory=stores.directory, publish=self.publish, clock=clocks.now, recorded=presence_recorded
+        )
+        self.deliveries = Deliveries(
+            ledger=stores.ledger,
+            sessions=self.sessions,
+            clock=clocks.steady,
+            start=self._start,
+            order_of=self._order_of,
+            settled=self._settled,
+            due_changed=self._due_changed,
+            metrics=self.metrics,
+        )
+        self.sessions.watch = Watch(
+            reachable=self._reachable, unreachable=self._unreachable, drained=self.deliveries.drained
+        )
+        self._calls = Calls(self._call_ended, clocks.now)
+        self._replies = Replies(self._known)
+        self._expiry = Expiry(
+            ledger=stores.ledger,
+            deliveries=self.deliveries,
+            steady=clocks.steady,
+            keep_s=config.requests.keep_s,
+        )
+        self._requests = Requests(
+            ledger=stores.ledger,
+            deliveries=self.deliveries,
+            calls=self._calls,
+            directory=stores.directory,
+            authorizer=authorizer,
+            clock=clocks.steady,
+            new_id=clocks.new_id,
+            due_changed=self._due_changed,
+            limits=RequestLimits(
+                expires_s=config.requests.expires_s,
+                deadline_s=config.requests.deadline_s,
+                max_waiting_per_agent=config.requests.max_waiting_per_agent,
+                max_waiting_per_caller=config.requests.max_waiting_per_caller,
+            ),
+        )
+        self._telemetry = Telemetry(
+            directory=stores.directory,
+            values=stores.values,
+            history=stores.history,
+            publish=self.publish,
+            assess=assess,
+            metrics=self.metrics,
+            resend_unchanged=config.limits.resend_unchanged,
+        )
+        self._router = self._routed(authorizer)
+
+    def _routed(self, authorizer: Authorizer) -> Router:
+        stores, clocks = self._stores, self._clocks
+        descriptions = Descriptions(
+            directory=stores.directory, values=stores.values, publish=self.publish, clock=clocks.now
+        )
+        rpc = RPC(
+            services=self.services,
+            directory=stores.directory,
+            deliveries=self.deliveries,
+            calls=self._calls,
+            clock=clocks.now,
+            new_id=clocks.new_id,
+            deadline_s=self._config.requests.rpc_deadline_s,
+        )
+        rates = Rates(
+            clock=clocks.steady,
+            per_second=self._config.limits.messages_per_second,
+            burst=self._config.limits.message_burst,
+        )
+        return Router(
+            {
+                Operation.PUBLISH_EVENT: self._telemetry,
+                Operation.PUBLISH_PROPERTY: self._telemetry,
+                Operation.PUBLISH_TD: descriptions.put,
+                Operation.REMOVE_TD: descriptions.remove,
+                Operation.REPORT_STATUS: self._requests.report,
+                Operation.INVOKE_ACTION: self._requests.request,
+                Operation.WRITE_PROPERTY: self._requests.request,
+                Operation.CALL_RPC: rpc,
+                Operation.CANCEL: self._requests.cancel,
+            },
+            [
+                traced(self.metrics),
+                rated(rates),
+                Authorize(
+                    authorizer=authorizer,
+                    directory=stores.directory,
+                    services=self.services,
+                    clock=clocks.now,
+                    counters=rates.counters,
+                ),
+                Validate(stores.directory),
+            ],
+        )
+
+    # ------------------------------------------------------------ what bindings are given
+
+    @property
+    def authenticator(self) -> Authenticator:
+        return self._authenticator
+
+    def clock(self) -> int:
+        return self._clocks.now()
+
+    def new_id(self) -> str:
+        return self._clocks.new_id()
+
+    async def handle(self, message: Message) -> DeliveryStatus:
+        return await self._router(message)
+
+    async def final(self, request_id: str, wait_s: float) -> DeliveryStatus | None:
+        return await self._replies.final(request_id, min(wait_s, MAX_WAIT_S))
+
+    async def batch(self, messages: Sequence[Message]) -> BatchResult:
+        return await self._telemetry.batch(messages, self._router.judge)
+
+    async def call(
+        self, principal: Principal, thing_id: str, method: str, data: JSONValue, origin: Origin
+    ) -> JSONValue:
+        status = await self.handle(
+            Message(
+                operation=Operation.CALL_RPC,
+                principal=principal,
+                thing_id=thing_id,
+                name=method,
+                data=data,
+                received=self._clocks.now(),
+                origin=origin,
+            )
+        )
+        return status.output
+
+    # ------------------------------------------------------------ life
+
+    async def serve(self, *, task_status: TaskStatus[None]) -> None:
+        """Run the clocks until cancelled; reports started when what the last run left is taken up again."""
+        by_agent, by_caller = await self._stores.ledger.waiting_counts()
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                returned = await self.deliveries.recover()
+                if returned:
+                    log.info("requests taken up again", extra={"count": returned})
+                    by_agent, by_caller = await self._stores.ledger.waiting_counts()
+                self._requests.waiting = Waiting(dict(by_agent), dict(by_caller))
+                tasks.create_task(self._expiry.serve())
+                tasks.create_task(self._expiry.purge())
+                tasks.create_task(self._end_expired_sessions())
+                task_status.started()
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    def publish(self, publication: Publication) -> None:
+        """Give a publication to everyone who asked for it and may see it."""
+        self.sessions.publish(publication)
+
+    def revoke(self, account: str, login_id: str | None = None) -> int:
+        """End the sessions of an account, or only those of one of its logins; how many."""
+        ended = 0
+        for session in self.sessions.of_account(account):
+            principal = self.sessions.principal_of(session)
+            if principal is None or (login_id is not None and principal.login_id != login_id):
+                continue
+            session.close("revoked")
+            ended += 1
+        return ended
+
+    async def _end_expired_sessions(self) -> None:
+        while True:
+            now = self._clocks.now()
+            for session in self.sessions.everyone():
+                principal = self.sessions.principal_of(session)
+                if principal is not None and principal.expires is not None and principal.expires <= now:
+                    session.close("token-expired")
+            await asyncio.sleep(1.0)
+
+    def _start(self, work: Awaitable[None]) -> None:
+        if self._tasks is None:
+            # Shutting down: what is not done now is done at the next start, from the ledger.
+            if isinstance(work, Coroutine):
+                work.close()
+            return
+        self._tasks.create_task(_guarded(work))
+
+    # ------------------------------------------------------------ wiring between the parts
+
+    def _reachable(self, session: Session) -> None:
+        self.deliveries.reachable(session)
+        self.presence.changed(session.principal.account, True)
+
+    def _unreachable(self, session: Session) -> None:
+        account = session.principal.account
+        self._calls.lost(session)
+        self.deliveries.unreachable(session)
+        if not self.deliveries.is_reachable(account):
+            self.presence.changed(account, False)
+
+    def _due_changed(self, at: int | None) -> None:
+        self._expiry.due_changed(at)
+
+    def _order_of(self, thing_id: str) -> Order:
+        entry = self._stores.directory.get(thing_id)
+        own = entry.td.document.get("skep:order") if entry else None
+        return Order(own if own in _ORDERS else self._config.requests.order)
+
+    def _settled(self, row: LedgerRow) -> None:
+        status = row.status()
+        self._requests.settled(row)
+        self.sessions.report(row.caller, status)
+        if status.is_final:
+            self._replies.resolve(status)
+        if row.operation is Operation.INVOKE_ACTION:
+            self._publish_progress(row)
+
+    def _publish_progress(self, row: LedgerRow) -> None:
+        shown: dict[str, JSONValue] = {
+            "requestID": row.request_id,
+            "state": row.state,
+            "updated": rfc3339(row.updated),
+        }
+        self.publish(
+            Publication(
+                twin=TwinID.parse(row.thing_id),
+                thing_id=row.thing_id,
+                kind=Kind.ACTION,
+                name=row.name,
+                value=shown,
+                payload=encode(shown),
+                created=row.updated,
+            )
+        )
+
+    def _call_ended(self, call: Call, status: DeliveryStatus) -> None:
+        self._replies.resolve(status)
+        if call.caller_session:
+            self.sessions.report_to(call.caller, call.caller_session, status)
+
+    async def _known(self, request_id: str) -> DeliveryStatus | None:
+        if self._calls.get(request_id) is not None:
+            return None
+        ended = self._calls.final(request_id)
+        if ended is not None:
+            return ended
+        row = await self._stores.ledger.get(request_id)
+        return row.status() if row else None
+
+
+async def _guarded(work: Awaitable[None]) -> None:
+    """Background work that fails is logged; it must not end the runtime."""
+    try:
+        await work
+    except SkepError as error:
+        log.error("background work failed", extra={"code": error.code, "detail": error.detail})
+    except Exception:
+        log.exception("background work failed")
+

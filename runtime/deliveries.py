@@ -1,0 +1,370 @@
+"""Requests on their way to agents: handed over in order, kept for absent ones, redelivered after a lost session.
+
+The ledger is the queue. In memory there is only what a connected agent has been offered and not answered, so pending
+requests of absent agents cost nothing here. Per agent one *pump* reads the ledger oldest first whenever the agent
+becomes reachable or drains; while it is under way, new requests wait in the ledger for it, and otherwise they are
+offered at once. Per Thing a *lane* holds back the next request as the Thing's order policy says.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runtime.metrics import Metrics
+from runtime.ports import Ledger, LedgerRow, Request, Session
+from runtime.sessions import LiveSessions
+from things.addresses import TwinID
+from things.delivery import Reason, State
+from things.errors import IllegalStatus, SkepError, UnknownRequest
+from things.jsontext import encode
+from things.messages import JSONValue, Operation
+
+log = logging.getLogger(__name__)
+
+_PAGE = 200
+
+
+class Order(StrEnum):
+    """When the next request for a Thing may go out."""
+
+    BURST = "burst"
+    """At once."""
+    UNTIL_ACK = "until-ack"
+    """When the agent has the one before."""
+    UNTIL_RESPONSE = "until-response"
+    """When the one before is final."""
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """A request a session has been handed. `delivered` turns true at the agent's acknowledgement."""
+
+    request_id: str
+    thing_id: str
+    session: Session
+    delivered: bool = False
+
+
+@dataclass(slots=True)
+class Lane:
+    """One Thing of a connected agent whose policy is not burst."""
+
+    busy: str | None = None
+    """The request that holds the lane."""
+    behind: bool = False
+    """The ledger has further requests of this Thing that were held back."""
+
+
+@dataclass(slots=True, eq=False)
+class Agent:
+    """What is known of a reachable agent."""
+
+    session: Session
+    offers: dict[str, Offer] = field(default_factory=dict)
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    cursor: str = ""
+    """Request id up to which the pump has looked."""
+    pumping: bool = False
+    more: bool = False
+    """Newer rows came while the pump ran: go on where it is."""
+    again: bool = False
+    """Start over when the running round ends: older rows came back."""
+    full: bool = False
+    """The session refused one; wait for it to drain."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a new request may be offered without asking the ledger for older ones."""
+        return not self.pumping and not self.full
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Hands ledger rows to agents and passes every committed step on to the caller."""
+
+    ledger: Ledger
+    sessions: LiveSessions
+    clock: Callable[[], int]
+    start: Callable[[Awaitable[None]], None]
+    order_of: Callable[[str], Order]
+    """The order policy of a Thing."""
+    settled: Callable[[LedgerRow], None]
+    """Called after each committed step: reports, replies, publications."""
+    due_changed: Callable[[int | None], None]
+    """Called with a time at which something may expire."""
+    metrics: Metrics
+    _agents: dict[str, Agent] = field(default_factory=dict)
+
+    # ------------------------------------------------------------ agents come and go
+
+    def reachable(self, session: Session) -> None:
+        """An agent takes requests through this session now; the newest one gets what comes next."""
+        account = session.principal.account
+        agent = self._agents.get(account)
+        if agent is None:
+            agent = self._agents[account] = Agent(session)
+        agent.session = session
+        agent.full = False
+        self._pump(account, agent)
+
+    def unreachable(self, session: Session) -> None:
+        """The session takes no more requests: what it did not answer goes back, and to another session if there is."""
+        account = session.principal.account
+        agent = self._agents.get(account)
+        if agent is None:
+            return
+        lost = [offer for offer in agent.offers.values() if offer.session is session]
+        for offer in lost:
+            del agent.offers[offer.request_id]
+            lane = agent.lanes.get(offer.thing_id)
+            if lane is not None and lane.busy == offer.request_id:
+                lane.busy = None
+        successor = self.sessions.newest_taker(account)
+        if successor is None:
+            del self._agents[account]
+        else:
+            agent.session = successor
+            agent.full = False
+        if lost or successor:
+            self.start(self._return(account, lost))
+
+    def drained(self, session: Session) -> None:
+        """The session has room again."""
+        account = session.principal.account
+        agent = self._agents.get(account)
+        if agent is not None and agent.session is session and agent.full:
+            agent.full = False
+            self._pump(account, agent)
+
+    def is_reachable(self, account: str) -> bool:
+        """Whether an agent can be handed a request now."""
+        return account in self._agents
+
+    def session_of(self, account: str) -> Session | None:
+        """The session that gets an agent's requests."""
+        agent = self._agents.get(account)
+        return agent.session if agent else None
+
+    # ------------------------------------------------------------ handing over
+
+    def offer_new(self, row: LedgerRow) -> bool:
+        """Hand over a row that was just committed, unless older ones have to go first; whether it is on offer."""
+        agent = self._agents.get(row.agent)
+        if agent is None:
+            return False
+        if agent.is_direct and row.request_id > agent.cursor:
+            self._offer(agent, row)
+        elif agent.pumping:
+            agent.more = True
+        # Otherwise the pump has seen it already, or will when the session drains.
+        return row.request_id in agent.offers
+
+    def _offer(self, agent: Agent, row: LedgerRow) -> bool:
+        """False: the session is full. Held back or already offered rows count as handled."""
+        if row.request_id in agent.offers:
+            return True
+        order = self.order_of(row.thing_id)
+        lane: Lane | None = None
+        if order is not Order.BURST:
+            lane = agent.lanes.setdefault(row.thing_id, Lane())
+            if lane.busy is not None:
+                lane.behind = True
+                return True
+        offer = Offer(row.request_id, row.thing_id, agent.session)
+        agent.offers[row.request_id] = offer
+        if lane is not None:
+            lane.busy = row.request_id
+        if agent.session.request(_request(row), lambda: self._acknowledged(row.agent, offer)):
+            return True
+        del agent.offers[row.request_id]
+        if lane is not None:
+            lane.busy = None
+        agent.full = True
+        return False
+
+    def _acknowledged(self, account: str, offer: Offer) -> None:
+        offer.delivered = True
+        self.start(self._record_delivered(account, offer))
+
+    async def _record_delivered(self, account: str, offer: Offer) -> None:
+        try:
+            row = await self.advance(offer.request_id, State.DELIVERED)
+        except (IllegalStatus, UnknownRequest):
+            return  # its first status was faster than its acknowledgement, or it was cancelled meanwhile
+        except SkepError as error:
+            log.error("delivery not recorded", extra={"request": offer.request_id, "code": error.code})
+            return
+        agent = self._agents.get(account)
+        if agent is not None and self.order_of(row.thing_id) is Order.UNTIL_ACK:
+            self._free(account, agent, row)
+
+    def _free(self, account: str, agent: Agent, row: LedgerRow) -> None:
+        lane = agent.lanes.get(row.thing_id)
+        if lane is None or lane.busy != row.request_id:
+            return
+        if lane.behind:
+            # The lane stays busy with the request that has just ended until the next one is found, so that none that
+            # comes meanwhile overtakes those held back.
+            self.start(self._next_in_lane(account, agent, lane, row))
+        else:
+            del agent.lanes[row.thing_id]
+
+    async def _next_in_lane(self, account: str, agent: Agent, lane: Lane, ended: LedgerRow) -> None:
+        lane.behind = False
+        rows: Sequence[LedgerRow] = ()
+        try:
+            rows = await self.ledger.waiting(account, thing_id=ended.thing_id, limit=2)
+        except SkepError as error:
+            log.error("queue not read", extra={"agent": account, "code": error.code})
+        if lane.busy != ended.request_id or self._agents.get(account) is not agent:
+            return  # the session was lost meanwhile
+        lane.busy = None
+        rows = [row for row in rows if row.request_id != ended.request_id]
+        lane.behind = lane.behind or len(rows) > 1
+        if rows and not self._offer(agent, rows[0]):
+            lane.behind = True
+
+    def _pump(self, account: str, agent: Agent) -> None:
+        if agent.pumping:
+            agent.again = True
+            return
+        agent.pumping = True
+        self.start(self._pumped(account, agent))
+
+    async def _pumped(self, account: str, agent: Agent) -> None:
+        try:
+            after, agent.again, agent.more = "", False, False
+            while self._agents.get(account) is agent:
+                page = await self.ledger.waiting(account, limit=_PAGE, after=after)
+                for row in page:
+                    if self._agents.get(account) is not agent:
+                        return
+                    if not self._offer(agent, row):
+                        return  # full: `drained` starts the next round
+                    after = row.request_id
+                agent.cursor = max(agent.cursor, after)
+                if len(page) < _PAGE:
+                    if agent.again:
+                        after = ""
+                    elif not agent.more:
+                        return
+                    agent.again = agent.more = False
+                await asyncio.sleep(0)
+        except SkepError as error:
+            log.error("queue not read", extra={"agent": account, "code": error.code})
+        finally:
+            agent.pumping = False
+
+    async def _return(self, account: str, lost: Sequence[Offer]) -> None:
+        for offer in lost:
+            try:
+                await self.advance(offer.request_id, State.PENDING)
+            except (IllegalStatus, UnknownRequest):
+                continue  # never acknowledged (still pending), or final meanwhile
+            except SkepError as error:
+                log.error("request not returned", extra={"request": offer.request_id, "code": error.code})
+        agent = self._agents.get(account)
+        if agent is not None:
+            self._pump(account, agent)
+
+    async def recover(self) -> int:
+        """At start no session lives: everything agents had not answered goes back to pending. Returns how many."""
+        returned, after = 0, ""
+        while page := await self.ledger.unanswered(limit=_PAGE, after=after):
+            for row in page:
+                await self.advance(row.request_id, State.PENDING)
+            returned += len(page)
+            after = page[-1].request_id
+        return returned
+
+    # ------------------------------------------------------------ steps
+
+    async def advance(
+        self,
+        request_id: str,
+        state: State,
+        *,
+        agent: str | None = None,
+        reason: Reason | None = None,
+        error: str | None = None,
+        output: JSONValue = None,
+        progress: float | None = None,
+    ) -> LedgerRow:
+        """Commit one step and pass it on. Raises as `Ledger.advance`."""
+        row = await self.ledger.advance(
+            request_id,
+            state,
+            now=self.clock(),
+            agent=agent,
+            reason=reason,
+            error=error,
+            output=output,
+            progress=progress,
+        )
+        self.metrics.requests[row.state] += 1
+        if row.deadline is not None:
+            self.due_changed(row.deadline)
+        self._settle(row)
+        return row
+
+    def _settle(self, row: LedgerRow) -> None:
+        account = row.agent
+        agent = self._agents.get(account)
+        if agent is not None and row.state.is_final:
+            agent.offers.pop(row.request_id, None)
+            self._free(account, agent, row)
+        self.settled(row)
+
+    def recorded(self, row: LedgerRow) -> None:
+        """A new row was committed: pass its first status on."""
+        self.metrics.requests[row.state] += 1
+        self.settled(row)
+
+    def withdrawn(self, row: LedgerRow) -> None:
+        """A row ended by another step than `advance` (superseded): pass it on."""
+        self.metrics.requests[row.state] += 1
+        self._settle(row)
+
+    def pass_cancel(self, row: LedgerRow) -> bool:
+        """Tell the agent that a request it has is to be cancelled; False if it cannot be told now."""
+        agent = self._agents.get(row.agent)
+        offer = agent.offers.get(row.request_id) if agent else None
+        if offer is None:
+            return False
+        return offer.session.request(_cancel(row), _nothing)
+
+
+def _request(row: LedgerRow) -> Request:
+    return Request(
+        request_id=row.request_id,
+        operation=row.operation,
+        thing_id=row.thing_id,
+        thing=TwinID.parse(row.thing_id).thing,
+        name=row.name,
+        caller=row.caller,
+        input=row.input,
+        payload=encode(row.input) if row.has_input else b"",
+        created=row.created,
+        expires=row.expires,
+        seq=row.seq,
+    )
+
+
+def _cancel(row: LedgerRow) -> Request:
+    return Request(
+        request_id=row.request_id,
+        operation=Operation.CANCEL,
+        thing_id=row.thing_id,
+        thing=TwinID.parse(row.thing_id).thing,
+        name=row.name,
+        caller=row.caller,
+        seq=row.seq,
+    )
+
+
+def _nothing() -> None:
+    """A cancel needs no acknowledgement: the agent's next status is the answer."""
+
+

@@ -1,0 +1,94 @@
+"""The clocks of requests: what was not delivered by `expires` ends as expired, what an agent did not finish by its
+deadline ends as timed out; exact to the moment, without anybody reconnecting.
+
+One task sleeps until the earliest of all clocks. The ledger finds what is due by index, so nothing here grows with the
+number of requests.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.deliveries import Deliveries
+from runtime.ports import Ledger, LedgerRow
+from things.delivery import Reason, State
+from things.errors import IllegalStatus, SkepError, UnknownRequest
+
+log = logging.getLogger(__name__)
+
+_PAGE = 500
+_LONGEST_SLEEP_S = 60.0
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class Expiry:
+    """Ends requests whose time is up. `steady` is the clock that never jumps."""
+
+    ledger: Ledger
+    deliveries: Deliveries
+    steady: Callable[[], int]
+    keep_s: float
+    """How long final requests are kept."""
+    _next: int | None = None
+    _earlier: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def due_changed(self, at: int | None) -> None:
+        """Something may expire at this time; called on the loop."""
+        if at is not None and (self._next is None or at < self._next):
+            self._next = at
+            self._earlier.set()
+
+    async def serve(self) -> None:
+        """Run until cancelled."""
+        while True:
+            try:
+                await self._sweep()
+                self._next = await self.ledger.next_due()
+            except SkepError as error:
+                log.error("expiry paused", extra={"code": error.code})
+                self._next = self.steady() + int(_RETRY_S * 1_000_000)
+            await self._sleep()
+
+    async def _sleep(self) -> None:
+        self._earlier.clear()
+        wait_s = _LONGEST_SLEEP_S
+        if self._next is not None:
+            wait_s = min(wait_s, max((self._next - self.steady()) / 1_000_000, 0.0) + 0.001)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._earlier.wait()
+        except TimeoutError:
+            return
+
+    async def _sweep(self) -> None:
+        while rows := await self.ledger.due(self.steady(), limit=_PAGE):
+            for row in rows:
+                await self._end(row)
+            if len(rows) < _PAGE:
+                return
+
+    async def _end(self, row: LedgerRow) -> None:
+        never_delivered = row.deadline is None
+        reason = Reason.EXPIRED if never_delivered else Reason.TIMEOUT
+        error = (
+            "the agent was away until the request expired"
+            if never_delivered
+            else "no answer within the deadline; the device may have acted"
+        )
+        try:
+            await self.deliveries.advance(row.request_id, State.FAILED, reason=reason, error=error)
+        except (IllegalStatus, UnknownRequest):
+            return  # its agent, or its caller, was faster
+
+    async def purge(self, every_s: float = 60.0) -> None:
+        """Forget final requests in small steps, for ever."""
+        while True:
+            forgotten = 0
+            try:
+                forgotten = await self.ledger.purge(self.steady() - int(self.keep_s * 1_000_000), limit=_PAGE)
+            except SkepError as error:
+                log.error("purge paused", extra={"code": error.code})
+            # A full step means there is more; writers go in between.
+            await asyncio.sleep(0.05 if forgotten == _PAGE else every_s)

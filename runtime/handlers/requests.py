@@ -1,0 +1,228 @@
+"""Actions and property writes: recorded, handed to the agent or kept for it, cancelled, and answered by statuses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.calls import Calls
+from runtime.deliveries import Deliveries
+from runtime.ports import Authorizer, Directory, Ledger, LedgerRow
+from things.addresses import Address, Kind, TwinID
+from things.delivery import REPORTABLE, DeliveryStatus, Reason, State
+from things.errors import Conflict, Invalid, NotConnected, QueueFull, UnknownRequest, UnknownThing
+from things.messages import JSONValue, Message, Operation
+
+REQUESTS = "dtw:skep:requests"
+"""The built-in service that lists the ledger; rights over others' requests are rights on it."""
+
+MAX_EXPIRES_S = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """Defaults and bounds of queueing, from configuration."""
+
+    expires_s: float = 3_600.0
+    deadline_s: float = 60.0
+    max_waiting_per_agent: int = 100_000
+    max_waiting_per_caller: int = 100_000
+
+
+@dataclass(slots=True)
+class Waiting:
+    """How many requests are not final, by agent and by caller; the bounds are kept on these counts."""
+
+    by_agent: dict[str, int] = field(default_factory=dict)
+    by_caller: dict[str, int] = field(default_factory=dict)
+
+    def changed(self, row: LedgerRow, by: int) -> None:
+        """Count one row in (1) or out (-1)."""
+        for counts, key in ((self.by_agent, row.agent), (self.by_caller, row.caller)):
+            count = counts.get(key, 0) + by
+            if count > 0:
+                counts[key] = count
+            else:
+                counts.pop(key, None)
+
+
+@dataclass(slots=True)
+class Requests:
+    """Handler of invoke_action, write_property, cancel and report_status."""
+
+    ledger: Ledger
+    deliveries: Deliveries
+    calls: Calls
+    directory: Directory
+    authorizer: Authorizer
+    clock: Callable[[], int]
+    new_id: Callable[[], str]
+    due_changed: Callable[[int | None], None]
+    limits: RequestLimits
+    waiting: Waiting = field(default_factory=Waiting)
+
+    async def request(self, message: Message) -> DeliveryStatus:
+        """Record and hand over. Raises NotConnected where the TD says never to queue, QueueFull, Conflict."""
+        row = self._row(message)
+        self._check_room(row)
+        # Counted before the commit, so that many at once cannot pass the bound together.
+        self.waiting.changed(row, 1)
+        try:
+            stored, is_new = await self.ledger.open(row)
+        except BaseException:
+            self.waiting.changed(row, -1)
+            raise
+        if not is_new:
+            self.waiting.changed(row, -1)
+            return stored.status()
+        if row.expires is not None:
+            self.due_changed(row.expires)
+        self.deliveries.recorded(stored)
+        # Offered before anything else is awaited: the next request for this Thing must not overtake it.
+        offered = self.deliveries.offer_new(stored)
+        if message.operation is Operation.WRITE_PROPERTY and not offered:
+            for replaced in await self.ledger.supersede(
+                stored.thing_id, stored.name, except_request_id=stored.request_id, now=self.clock()
+            ):
+                self.deliveries.withdrawn(replaced)
+        return stored.status()
+
+    def settled(self, row: LedgerRow) -> None:
+        """Called after each committed step of a request."""
+        if row.state.is_final:
+            self.waiting.changed(row, -1)
+
+    def _row(self, message: Message) -> LedgerRow:
+        entry = self.directory.get(message.thing_id)
+        if entry is None or entry.agent is None:
+            raise UnknownThing(message.thing_id)
+        kind = Kind.ACTION if message.operation is Operation.INVOKE_ACTION else Kind.PROPERTY
+        own = entry.td.skep_expires_s(message.name, kind)
+        expires_s = self.limits.expires_s if own is None else own
+        if message.expires_in_s is not None:
+            if not 0 <= message.expires_in_s <= MAX_EXPIRES_S:
+                raise Invalid(f"a request expires in 0 to {MAX_EXPIRES_S:.0f} s")
+            expires_s = min(expires_s, message.expires_in_s)
+        if expires_s <= 0 and not self.deliveries.is_reachable(entry.agent):
+            raise NotConnected(entry.agent)
+        deadline_s = entry.td.skep_deadline_s(message.name, kind)
+        request_id, now = self.new_id(), self.clock()
+        return LedgerRow(
+            request_id=request_id,
+            caller_ref=message.correlation or request_id,
+            operation=message.operation,
+            caller=message.sender_id,
+            thing_id=message.thing_id,
+            agent=TwinID.parse(message.thing_id).account,
+            name=message.name,
+            input=message.data,
+            has_input=message.has_data,
+            state=State.PENDING,
+            # Never queued still leaves the hand-over itself a moment.
+            expires=now + int(max(expires_s, 5.0 if expires_s <= 0 else 0.0) * 1_000_000),
+            deadline_s=self.limits.deadline_s if deadline_s is None else deadline_s,
+            created=now,
+            updated=now,
+        )
+
+    def _check_room(self, row: LedgerRow) -> None:
+        if self.waiting.by_agent.get(row.agent, 0) >= self.limits.max_waiting_per_agent:
+            raise QueueFull(f"agent {row.agent!r}", self.limits.max_waiting_per_agent)
+        if self.waiting.by_caller.get(row.caller, 0) >= self.limits.max_waiting_per_caller:
+            raise QueueFull(f"account {row.caller!r}", self.limits.max_waiting_per_caller)
+
+    # ------------------------------------------------------------ cancel
+
+    async def cancel(self, message: Message) -> DeliveryStatus:
+        """Take a request back: at once while the agent does not have it, by asking the agent otherwise.
+
+        Raises UnknownRequest (also for somebody else's, unless the caller manages requests), Conflict if it is final.
+        """
+        row = (
+            await self.ledger.get(message.name)
+            if message.name
+            else await self.ledger.by_reference(message.sender_id, message.correlation or "")
+        )
+        if row is None or not self._may_cancel(message, row):
+            raise UnknownRequest(message.name or message.correlation or "")
+        if row.state.is_final:
+            raise Conflict(f"request {row.request_id!r} is already {row.state}")
+        if row.state is State.PENDING:
+            self.deliveries.pass_cancel(row)  # it may be on its way to the agent
+            return (await self.deliveries.advance(row.request_id, State.CANCELLED)).status()
+        self.deliveries.pass_cancel(row)
+        return row.status()
+
+    def _may_cancel(self, message: Message, row: LedgerRow) -> bool:
+        if row.caller == message.sender_id:
+            return True
+        return self.authorizer.decide(message.principal, Operation.MANAGE, Address(REQUESTS)).allowed
+
+    # ------------------------------------------------------------ statuses
+
+    async def report(self, message: Message) -> DeliveryStatus:
+        """An agent's word on a request it was asked. Raises UnknownRequest, IllegalStatus, Invalid."""
+        report = _report(message.data)
+        call = self.calls.get(message.name)
+        if call is not None:
+            if call.agent != message.sender_id:
+                raise UnknownRequest(message.name)
+            status = DeliveryStatus(
+                request_id=call.request_id,
+                caller_ref=call.caller_ref,
+                state=report.state,
+                reason=report.reason,
+                error=report.error,
+                output=report.output,
+                progress=report.progress,
+                updated=self.clock(),
+            )
+            if status.is_final:
+                self.calls.end(call, status)
+            return status
+        row = await self.deliveries.advance(
+            message.name,
+            report.state,
+            agent=message.sender_id,
+            reason=report.reason,
+            error=report.error,
+            output=report.output,
+            progress=report.progress,
+        )
+        return row.status()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    state: State
+    reason: Reason | None
+    error: str | None
+    output: JSONValue
+    progress: float | None
+
+
+def _report(data: JSONValue) -> _Report:
+    if not isinstance(data, dict):
+        raise Invalid('a status is an object such as {"state": "completed"}')
+    try:
+        state = State(str(data.get("state")))
+    except ValueError:
+        state = State.PENDING
+    if state not in REPORTABLE:
+        known = ", ".join(sorted(REPORTABLE))
+        raise Invalid(f"state {data.get('state')!r} cannot be reported; use one of {known}")
+    error, progress, reason = data.get("error"), data.get("progress"), data.get("reason")
+    if error is not None and not isinstance(error, str):
+        raise Invalid("`error` is text")
+    if progress is not None and (isinstance(progress, bool) or not isinstance(progress, int | float)):
+        raise Invalid("`progress` is a number from 0 to 100")
+    if progress is not None and not 0 <= progress <= 100:
+        raise Invalid("`progress` is a number from 0 to 100")
+    parsed: Reason | None = None
+    if state is State.FAILED:
+        parsed = Reason.REJECTED if reason == Reason.REJECTED else Reason.AGENT_ERROR
+    return _Report(
+        state=state,
+        reason=parsed,
+        error=error,
+        output=data.get("output"),
+        progress=float(progress) if progress is not None else None,
+    )

@@ -1,0 +1,157 @@
+"""Events and property values: stored first, then the latest value, then everyone who asked for it.
+
+The history row is the commit. A publication without guarantee is answered before it, and still reaches subscribers only
+after it, so that an id somebody has seen can always be replayed.
+"""
+
+import logging
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from runtime.metrics import Metrics
+from runtime.ports import (
+    Appended,
+    BatchResult,
+    Directory,
+    History,
+    Middleware,
+    Publication,
+    Reading,
+    Value,
+    ValueStore,
+)
+from things.addresses import Kind, TwinID
+from things.delivery import DeliveryStatus, State
+from things.errors import SkepError, UnknownThing
+from things.jsontext import encode
+from things.messages import Message, Operation
+
+log = logging.getLogger(__name__)
+
+MAX_AHEAD_US = 5 * 60 * 1_000_000
+"""A source time further ahead of receipt than this is kept as `source_time`, and receipt used in its place."""
+
+KINDS: dict[Operation, Kind] = {
+    Operation.PUBLISH_EVENT: Kind.EVENT,
+    Operation.PUBLISH_PROPERTY: Kind.PROPERTY,
+}
+
+Assess = Callable[[Reading, Message], int]
+"""Quality flags of a reading on arrival."""
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """Handler of publish_event and publish_property."""
+
+    directory: Directory
+    values: ValueStore
+    history: History
+    publish: Callable[[Publication], None]
+    assess: Assess
+    metrics: Metrics
+    resend_unchanged: bool = True
+
+    async def __call__(self, message: Message) -> DeliveryStatus:
+        reading = self._reading(message)
+        future = self.history.append((reading,))
+        if message.durable:
+            self._committed(message, reading, (await future)[0])
+        else:
+            future.add_done_callback(lambda done: self._settled(message, reading, done))
+        return DeliveryStatus(
+            request_id=message.message_id or "", state=State.COMPLETED, caller_ref=message.correlation
+        )
+
+    async def batch(self, messages: Sequence[Message], judge: Middleware) -> BatchResult:
+        """Judge every message by `judge` (the middleware), store the valid ones in one transaction."""
+        accepted: list[tuple[Message, Reading]] = []
+        rejected: list[tuple[int, str | None, str]] = []
+
+        async def collect(message: Message) -> DeliveryStatus:
+            accepted.append((message, self._reading(message)))
+            return DeliveryStatus(request_id="", state=State.COMPLETED)
+
+        for index, message in enumerate(messages):
+            try:
+                await judge(message, collect)
+            except SkepError as error:
+                rejected.append((index, message.message_id, error.code))
+        duplicates = 0
+        if accepted:
+            appended = await self.history.append([reading for _, reading in accepted])
+            for (message, reading), row in zip(accepted, appended, strict=True):
+                duplicates += row.duplicate
+                self._committed(message, reading, row)
+        return BatchResult(stored=len(accepted) - duplicates, duplicates=duplicates, rejected=rejected)
+
+    def _reading(self, message: Message) -> Reading:
+        entry = self.directory.get(message.thing_id)
+        if entry is None:
+            raise UnknownThing(message.thing_id)
+        created, source_time = message.created, None
+        if created is None:
+            created = message.received
+        elif created > message.received + MAX_AHEAD_US:
+            created, source_time = message.received, created
+        reading = Reading(
+            thing_id=message.thing_id,
+            kind=KINDS[message.operation],
+            name=message.name,
+            value=encode(message.data),
+            created=created,
+            received=message.received,
+            sender=message.sender_id,
+            message_id=message.message_id,
+            td_version=entry.version,
+            source_time=source_time,
+        )
+        quality = self.assess(reading, message)
+        return replace(reading, quality=quality) if quality else reading
+
+    def _settled(self, message: Message, reading: Reading, done: "Future[Sequence[Appended]]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            self.metrics.lost_undurable += 1
+            log.warning("publication without guarantee lost", extra={"thing": message.thing_id})
+            return
+        self._committed(message, reading, done.result()[0])
+
+    def _committed(self, message: Message, reading: Reading, appended: Appended) -> None:
+        if appended.duplicate:
+            self.metrics.duplicates += 1
+            return
+        standing = self.values.get(reading.thing_id, reading.kind, reading.name)
+        newest = self.values.put(
+            reading.thing_id,
+            reading.kind,
+            reading.name,
+            Value(
+                value=message.data,
+                payload=reading.value,
+                created=reading.created,
+                received=reading.received,
+                row_id=appended.row_id,
+                quality=reading.quality,
+            ),
+        )
+        if reading.kind is Kind.PROPERTY:
+            # A late value is history; whoever observes the property already has a newer one.
+            if not newest:
+                return
+            if not self.resend_unchanged and standing is not None and standing.payload == reading.value:
+                return
+        self.publish(
+            Publication(
+                twin=TwinID.parse(reading.thing_id),
+                thing_id=reading.thing_id,
+                kind=reading.kind,
+                name=reading.name,
+                value=message.data,
+                payload=reading.value,
+                created=reading.created,
+                row_id=appended.row_id,
+                durable=message.durable,
+                sender_session=message.origin.session_id,
+            )
+        )

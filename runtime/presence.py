@@ -1,0 +1,81 @@
+"""Whether agents are reachable, told to whoever observes `online` and `lastSeen` of their Things.
+
+Presence is state of the agent, one row a change; what its Things show is computed when read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.ports import Directory, Publication
+from things.addresses import Kind, TwinID
+from things.jsontext import encode
+from things.messages import JSONValue
+from things.times import rfc3339
+
+ONLINE, LAST_SEEN = "online", "lastSeen"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One agent: reachable now or not, and since when (µs UTC)."""
+
+    is_online: bool
+    since: int
+
+
+@dataclass(slots=True)
+class Presence:
+    """The standing presence of every agent that has ever been here."""
+
+    directory: Directory
+    publish: Callable[[Publication], None]
+    clock: Callable[[], int]
+    recorded: Callable[[str, Seen], None]
+    """Called with each change, to be stored."""
+    _agents: dict[str, Seen] = field(default_factory=dict)
+
+    def restore(self, agent: str, since: int) -> None:
+        """At start nobody is online; say when each was last seen."""
+        self._agents[agent] = Seen(False, since)
+
+    def of(self, agent: str) -> Seen | None:
+        """Presence of an agent, None if it has never been here."""
+        return self._agents.get(agent)
+
+    def changed(self, agent: str, is_online: bool) -> None:
+        """An agent became reachable, or no longer is."""
+        standing = self._agents.get(agent)
+        if standing is not None and standing.is_online == is_online:
+            return
+        seen = self._agents[agent] = Seen(is_online, self.clock())
+        self.recorded(agent, seen)
+        for thing_id in self.directory.things_of(agent):
+            for name, value in self.properties(thing_id, seen).items():
+                self._tell(thing_id, name, value, seen.since)
+
+    def properties(self, thing_id: str, seen: Seen | None = None) -> dict[str, JSONValue]:
+        """`online` and `lastSeen` of a Thing, under `skep:` names where its TD declares these names itself."""
+        entry = self.directory.get(thing_id)
+        if entry is None or entry.agent is None:
+            return {}
+        seen = seen or self._agents.get(entry.agent)
+        is_online = seen.is_online if seen else False
+        last = seen.since if seen and not is_online else self.clock()
+        own = entry.td.properties
+        found: dict[str, JSONValue] = {(f"skep:{ONLINE}" if ONLINE in own else ONLINE): is_online}
+        if seen:
+            found[f"skep:{LAST_SEEN}" if LAST_SEEN in own else LAST_SEEN] = rfc3339(last)
+        return found
+
+    def _tell(self, thing_id: str, name: str, value: JSONValue, at: int) -> None:
+        self.publish(
+            Publication(
+                twin=TwinID.parse(thing_id),
+                thing_id=thing_id,
+                kind=Kind.PROPERTY,
+                name=name,
+                value=value,
+                payload=encode(value),
+                created=at,
+            )
+        )

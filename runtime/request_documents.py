@@ -1,0 +1,71 @@
+"""How requests and statuses are written on the wire, alike on every binding."""
+
+from runtime.ports import LedgerRow
+from things.delivery import DeliveryStatus, State
+from things.messages import JSONValue
+from things.times import rfc3339
+
+WOT_STATE: dict[State, str] = {
+    State.PENDING: "pending",
+    State.DELIVERED: "pending",
+    State.WAITING: "pending",
+    State.RUNNING: "running",
+    State.APPLIED: "running",
+    State.COMPLETED: "completed",
+    State.FAILED: "failed",
+    State.CANCELLED: "failed",
+}
+"""States of the Web of Things' ActionStatus; completed with an error is `failed` there."""
+
+
+def status_document(status: DeliveryStatus) -> dict[str, JSONValue]:
+    """A status as inboxes carry it; members that say nothing are left out."""
+    document: dict[str, JSONValue] = {
+        "requestID": status.request_id,
+        "callerRef": status.caller_ref,
+        "state": status.state,
+        "reason": status.reason,
+        "error": status.error,
+        "progress": status.progress,
+    }
+    document = {name: value for name, value in document.items() if value is not None}
+    if status.output is not None or status.is_success:
+        document["output"] = status.output
+    document["seq"] = status.seq
+    document["updated"] = rfc3339(status.updated)
+    return document
+
+
+def request_document(row: LedgerRow) -> dict[str, JSONValue]:
+    """A ledger row with its whole life."""
+    document: dict[str, JSONValue] = {
+        "requestID": row.request_id,
+        "callerRef": row.caller_ref,
+        "operation": row.operation,
+        "caller": row.caller,
+        "thingID": row.thing_id,
+        "name": row.name,
+        "input": row.input,
+        "state": row.state,
+        "reason": row.reason,
+        "error": row.error,
+        "output": row.output,
+        "progress": row.progress,
+        "attempts": row.attempts,
+        "expires": rfc3339(row.expires) if row.expires is not None else None,
+        "deadline": rfc3339(row.deadline) if row.deadline is not None else None,
+        "created": rfc3339(row.created),
+        "updated": rfc3339(row.updated),
+        "seq": row.seq,
+    }
+    transitions: list[JSONValue] = [
+        {
+            "seq": step.seq,
+            "state": step.state,
+            "at": rfc3339(step.at),
+            **({"reason": step.reason} if step.reason else {}),
+        }
+        for step in row.transitions
+    ]
+    document["transitions"] = transitions
+    return document

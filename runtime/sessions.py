@@ -1,0 +1,319 @@
+"""The live sessions, what they subscribe to, and how publications and statuses reach them.
+
+The register knows accounts, never roles: whether a session may see something is asked of the authorizer at every
+delivery. Requests for agents are `runtime.deliveries`' work; it listens here for agents that come and go.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from runtime.metrics import Metrics
+from runtime.ports import Authorizer, Directory, Ledger, Pattern, Publication, Session, ValueStore
+from runtime.subscriptions import Subscriptions
+from things.addresses import Address, Kind, TwinID, is_twin
+from things.delivery import DeliveryStatus
+from things.errors import Forbidden, QueueFull
+from things.identity import Principal
+from things.messages import Operation
+
+log = logging.getLogger(__name__)
+
+SEEN_AS: dict[Kind, Operation] = {
+    Kind.EVENT: Operation.SUBSCRIBE,
+    Kind.PROPERTY: Operation.OBSERVE,
+    Kind.TD: Operation.READ,
+    # The progress of actions is for those who may invoke them.
+    Kind.ACTION: Operation.INVOKE_ACTION,
+}
+"""The operation that receiving a publication of each kind amounts to."""
+
+_REPLAY_PAGE = 200
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """What the register keeps of one session. `reporting` is None while it takes no statuses."""
+
+    session: Session
+    principal: Principal
+    takes_requests: bool = False
+    reporting: "Reporting | None" = None
+
+
+@dataclass(slots=True)
+class Reporting:
+    """Where a session stands in its account's inbox: live, or being replayed up to what the ledger has."""
+
+    replayed: int = 0
+    replaying: bool = False
+    again: bool = False
+    """More came in, or the session drained, while a replay was under way."""
+    running: bool = False
+    """A replay of this session is running; another would repeat it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Called by the register as agents come and go; set by `runtime.deliveries` before bindings start."""
+
+    reachable: Callable[[Session], None]
+    unreachable: Callable[[Session], None]
+    drained: Callable[[Session], None]
+
+
+@dataclass(slots=True)
+class LiveSessions:
+    """The register that bindings are given (`runtime.ports.Sessions`)."""
+
+    authorizer: Authorizer
+    directory: Directory
+    values: ValueStore
+    ledger: Ledger
+    describe: Callable[[str, Principal], Publication | None]
+    """The twin TD of a Thing as this principal may see it."""
+    start: Callable[[Awaitable[None]], None]
+    """Runs a coroutine in the runtime's task group."""
+    metrics: Metrics
+    max_per_account: int = 100
+    max_subscriptions: int = 1_000
+    watch: Watch | None = None
+    _live: dict[Session, Live] = field(default_factory=dict)
+    _accounts: dict[str, dict[Session, Live]] = field(default_factory=dict)
+    _subscriptions: Subscriptions = field(default_factory=Subscriptions)
+
+    # ------------------------------------------------------------ coming and going
+
+    def opened(self, session: Session) -> None:
+        account = session.principal.account
+        mine = self._accounts.setdefault(account, {})
+        if len(mine) >= self.max_per_account:
+            raise QueueFull(f"account {account!r} (sessions)", self.max_per_account)
+        live = Live(session, session.principal)
+        self._live[session] = mine[session] = live
+        self.metrics.sessions[session.binding] += 1
+
+    def closed(self, session: Session) -> None:
+        live = self._live.pop(session, None)
+        if live is None:
+            return
+        account = live.principal.account
+        mine = self._accounts[account]
+        del mine[session]
+        if not mine:
+            del self._accounts[account]
+        self._subscriptions.remove_all(session)
+        self.metrics.sessions[session.binding] -= 1
+        if live.takes_requests and self.watch:
+            live.takes_requests = False
+            self.watch.unreachable(session)
+
+    def renewed(self, session: Session, principal: Principal) -> None:
+        live = self._live[session]
+        if principal.account != live.principal.account:
+            raise Forbidden("a session cannot change its account")
+        live.principal = principal
+
+    def of_account(self, account: str) -> Sequence[Session]:
+        """Sessions of an account, oldest first."""
+        return tuple(self._accounts.get(account, ()))
+
+    def everyone(self) -> Sequence[Session]:
+        """All live sessions."""
+        return tuple(self._live)
+
+    def principal_of(self, session: Session) -> Principal | None:
+        """The principal a live session now has; None once it is closed."""
+        live = self._live.get(session)
+        return live.principal if live else None
+
+    # ------------------------------------------------------------ publications
+
+    def subscribe(self, session: Session, pattern: Pattern, tag: object) -> None:
+        live = self._live[session]
+        if self._subscriptions.count(session) >= self.max_subscriptions:
+            raise QueueFull("this session (subscriptions)", self.max_subscriptions)
+        if not self._could_see(live.principal, pattern):
+            raise Forbidden("nothing that matches may be seen")
+        self._subscriptions.add(session, pattern, tag)
+
+    def unsubscribe(self, session: Session, pattern: Pattern, tag: object) -> bool:
+        return self._subscriptions.remove(session, pattern, tag)
+
+    def publish(self, publication: Publication) -> None:
+        """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
+        matches = self._subscriptions.match(publication)
+        if not matches:
+            return
+        address = Address(publication.thing_id, publication.kind, publication.name)
+        operation = SEEN_AS[publication.kind]
+        decide = self.authorizer.decide
+        delivered = 0
+        for session, tags in tuple(matches.items()):
+            live = self._live.get(session)
+            if live is None or not decide(live.principal, operation, address).allowed:
+                continue
+            shown = publication
+            if publication.kind is Kind.TD and publication.payload:
+                trimmed = self.describe(publication.thing_id, live.principal)
+                if trimmed is None:
+                    continue
+                shown = trimmed
+            try:
+                session.publish(shown, tags)
+                delivered += 1
+            except Exception:
+                log.exception("delivery failed", extra={"session": session.session_id, "binding": session.binding})
+        self.metrics.delivered += delivered
+
+    def latest(self, principal: Principal, pattern: Pattern) -> Iterator[Publication]:
+        for thing_id in self._things_matching(pattern):
+            twin = TwinID.parse(thing_id)
+            if pattern.kind in (None, Kind.PROPERTY):
+                yield from self._latest_values(principal, thing_id, twin, pattern.name)
+            if pattern.kind in (None, Kind.TD) and pattern.name in (None, ""):
+                td = self.describe(thing_id, principal)
+                if td is not None:
+                    yield td
+
+    def _latest_values(
+        self, principal: Principal, thing_id: str, twin: TwinID, name: str | None
+    ) -> Iterator[Publication]:
+        for (kind, series), value in self.values.of_thing(thing_id).items():
+            if kind is not Kind.PROPERTY or (name is not None and series != name):
+                continue
+            if not self.authorizer.decide(principal, Operation.OBSERVE, Address(thing_id, kind, series)).allowed:
+                continue
+            yield Publication(
+                twin=twin,
+                thing_id=thing_id,
+                kind=kind,
+                name=series,
+                value=value.value,
+                payload=value.payload,
+                created=value.created,
+                row_id=value.row_id,
+            )
+
+    def _things_matching(self, pattern: Pattern) -> Iterable[str]:
+        if pattern.agent is not None and pattern.thing is not None:
+            thing_id = f"dtw:{pattern.agent}:{pattern.thing}"
+            return (thing_id,) if self.directory.get(thing_id) else ()
+        if pattern.agent is not None:
+            return self.directory.things_of(pattern.agent)
+        ids = (thing_id for thing_id in self.directory.ids() if is_twin(thing_id))
+        if pattern.thing is None:
+            return ids
+        return (thing_id for thing_id in ids if TwinID.parse(thing_id).thing == pattern.thing)
+
+    def _could_see(self, principal: Principal, pattern: Pattern) -> bool:
+        kinds = (pattern.kind,) if pattern.kind is not None else tuple(Kind)
+        # Own account where the agent level is open: what a role allows in general shows there first.
+        guess = f"dtw:{pattern.agent or principal.account}:{pattern.thing or 'any'}"
+        if any(self._sees(principal, guess, kind, pattern.name) for kind in kinds):
+            return True
+        if pattern.agent is not None and pattern.thing is not None:
+            return False
+        # Rare: a right that rests on single Things. Paid once at the subscription, never per message.
+        return any(
+            self._sees(principal, thing_id, kind, pattern.name)
+            for thing_id in self._things_matching(pattern)
+            for kind in kinds
+        )
+
+    def _sees(self, principal: Principal, thing_id: str, kind: Kind, name: str | None) -> bool:
+        return self.authorizer.decide(principal, SEEN_AS[kind], Address(thing_id, kind, name)).allowed
+
+    # ------------------------------------------------------------ requests for agents
+
+    def take_requests(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is None or live.takes_requests:
+            return
+        live.takes_requests = True
+        if self.watch:
+            self.watch.reachable(session)
+
+    def stop_requests(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is None or not live.takes_requests:
+            return
+        live.takes_requests = False
+        if self.watch:
+            self.watch.unreachable(session)
+
+    def newest_taker(self, account: str) -> Session | None:
+        """The session through which requests for an account's Things go now."""
+        for session, live in reversed(self._accounts.get(account, {}).items()):
+            if live.takes_requests:
+                return session
+        return None
+
+    def drained(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is None:
+            return
+        if live.takes_requests and self.watch:
+            self.watch.drained(session)
+        if live.reporting is not None and live.reporting.replaying:
+            live.reporting.again = True
+            self.start(self._replay(live, live.reporting))
+
+    # ------------------------------------------------------------ statuses for callers
+
+    def take_reports(self, session: Session, after: int | None = None) -> None:
+        live = self._live.get(session)
+        if live is None:
+            return
+        live.reporting = Reporting()
+        if after is not None:
+            live.reporting.replayed = after
+            live.reporting.replaying = True
+            self.start(self._replay(live, live.reporting))
+
+    def stop_reports(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is not None:
+            live.reporting = None
+
+    def report(self, caller: str, status: DeliveryStatus) -> None:
+        """Pass a committed status to every session of its caller; one without room catches up from the ledger."""
+        for live in tuple(self._accounts.get(caller, {}).values()):
+            reporting = live.reporting
+            if reporting is None:
+                continue
+            if reporting.replaying:
+                reporting.again = True
+            elif status.seq > reporting.replayed and not live.session.report(status, _nothing):
+                reporting.replaying = True
+                reporting.replayed = status.seq - 1
+
+    def report_to(self, caller: str, session_id: str, status: DeliveryStatus) -> None:
+        """Pass a status that has no ledger row (RPC) to the one session that asked."""
+        for live in self._accounts.get(caller, {}).values():
+            if live.session.session_id == session_id:
+                live.session.report(status, _nothing)
+
+    async def _replay(self, live: Live, reporting: Reporting) -> None:
+        if reporting.running:
+            return
+        reporting.running = True
+        try:
+            while live.reporting is reporting and live.session in self._live:
+                reporting.again = False
+                page = await self.ledger.inbox(live.principal.account, after=reporting.replayed, limit=_REPLAY_PAGE)
+                for status in page:
+                    if not live.session.report(status, _nothing):
+                        return  # `drained` starts the next round from here
+                    reporting.replayed = status.seq
+                if not page and not reporting.again:
+                    reporting.replaying = False
+                    return
+                await asyncio.sleep(0)
+        finally:
+            reporting.running = False
+
+
+def _nothing() -> None:
+    """Statuses stay in the ledger; who has seen them is the session's own knowledge."""
