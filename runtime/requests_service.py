@@ -8,9 +8,9 @@ from typing import Any
 
 from runtime.handlers.requests import REQUESTS
 from runtime.ports import Authorizer, Ledger, LedgerQuery, LedgerRow
-from runtime.request_documents import request_document, status_document
 from things.addresses import Address, Kind
 from things.delivery import State
+from things.documents import request_document, status_document
 from things.errors import BadCursor, Invalid, UnknownName, UnknownRequest
 from things.identity import Principal
 from things.messages import JSONValue, Operation

@@ -1,8 +1,8 @@
 """How requests and statuses are written on the wire, alike on every binding."""
 
-from runtime.ports import LedgerRow
 from things.delivery import DeliveryStatus, State
 from things.messages import JSONValue
+from things.records import LedgerRow
 from things.times import rfc3339
 
 WOT_STATE: dict[State, str] = {
