@@ -1,0 +1,289 @@
+"""The local certificate authority and the server's certificate, and TLS contexts made from them.
+
+Made at first start in `{home}/certs`: `ca.pem` (give it to clients) and `ca.key`, `server.pem` and `server.key`; keys
+are 0600 and refused if others may read them. The server certificate is renewed at two thirds of its life, or at once
+when the names it must carry change. Contexts that were handed out take a renewed certificate for new connections; open
+ones are not disturbed. Own certificates may be configured instead; then they are watched, not renewed.
+"""
+
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from authn.keyfiles import make_private_folder, read_private, write_private
+from things.errors import ConfigInvalid
+from things.identity import checked_account
+
+CA_DAYS = 3_650
+SERVER_DAYS = 365
+CLIENT_DAYS = 365
+WARN_DAYS = 30
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2; forward secrecy and authenticated encryption only. TLS 1.3 suites are all of that kind."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFiles:
+    """Where the certificate and key that are served lie."""
+
+    certificate: Path
+    key: Path
+
+
+class Certificates:
+    """Certificates of one installation; `clock` gives µs UTC."""
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], int],
+        *,
+        names: Sequence[str] = (),
+        own: ServerFiles | None = None,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._names = tuple(dict.fromkeys((*_local_names(), *names)))
+        self._own = own
+        self._contexts: list[ssl.SSLContext] = []
+        make_private_folder(folder)
+        if not self.ca_file.exists():
+            self._make_ca()
+        self._ca = _certificate(self.ca_file)
+        self._ca_key = _key(folder / "ca.key")
+        if own is not None:
+            read_private(own.key)
+            _certificate(own.certificate)
+        elif not self.files.certificate.exists() or self._is_due():
+            self._make_server()
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority's certificate, for clients to trust."""
+        return self._folder / "ca.pem"
+
+    @property
+    def files(self) -> ServerFiles:
+        return self._own or ServerFiles(certificate=self._folder / "server.pem", key=self._folder / "server.key")
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the authority's certificate, to compare when it is installed on a client."""
+        return self._ca.fingerprint(hashes.SHA256()).hex(":")
+
+    def server_context(self) -> ssl.SSLContext:
+        """A context for one listener: TLS 1.2 or later; client certificates are asked for and must be ours if given."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(CIPHERS)
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        context.load_verify_locations(cadata=self.ca_file.read_text())
+        self._load(context)
+        self._contexts.append(context)
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """A context for clients on this machine (CLI, tests): trusts the local authority."""
+        return ssl.create_default_context(cafile=str(self.ca_file))
+
+    def rotate(self) -> None:
+        """Make (or, with own files, read again) the server certificate and serve it to new connections."""
+        if self._own is None:
+            self._make_server()
+        for context in self._contexts:
+            self._load(context)
+        log.info("the server certificate was renewed", extra={"expires": self.expires().isoformat()})
+
+    def renew_if_due(self) -> bool:
+        """Rotate when two thirds of the life are over; to be called about once a day. True if it did."""
+        if self._own is not None or not self._is_due():
+            return False
+        self.rotate()
+        return True
+
+    def expires(self) -> datetime:
+        return _certificate(self.files.certificate).not_valid_after_utc
+
+    def warnings(self) -> list[str]:
+        """Sentences for the readiness page and the log about certificates that end soon, or have ended."""
+        found = []
+        now = self._now()
+        ends = {"server": self.expires(), "authority": self._ca.not_valid_after_utc}
+        for what, end in ends.items():
+            days = (end - now) / timedelta(days=1)
+            if days <= 0:
+                found.append(f"the {what} certificate expired on {end:%Y-%m-%d}")
+            elif days <= WARN_DAYS:
+                found.append(f"the {what} certificate expires on {end:%Y-%m-%d}")
+        if _certificate(self.files.certificate).not_valid_before_utc > now + timedelta(days=1):
+            found.append("the server certificate is not valid yet; is the clock right?")
+        return found
+
+    def issue_client(self, account: str, public_key_pem: str | None = None) -> tuple[str, str | None]:
+        """A client certificate whose common name is `account`: (certificate, private key) as PEM; no key is made when
+        the client's public one is given."""
+        checked_account(account)
+        private: ec.EllipticCurvePrivateKey | None = None
+        if public_key_pem is None:
+            private = ec.generate_private_key(ec.SECP256R1())
+            public: object = private.public_key()
+        else:
+            public = serialization.load_pem_public_key(public_key_pem.encode())
+        certificate = (
+            self._builder(account, public, CLIENT_DAYS)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .sign(self._ca_key, hashes.SHA256())
+        )
+        key = None if private is None else _pem(private).decode()
+        return certificate.public_bytes(serialization.Encoding.PEM).decode(), key
+
+    def _make_ca(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"skep local CA {os.urandom(4).hex()}")])
+        now = self._now()
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=CA_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(ca=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        # The key first: a certificate without its key would be taken for a finished authority.
+        write_private(self._folder / "ca.key", _pem(key))
+        write_private(self.ca_file, certificate.public_bytes(serialization.Encoding.PEM))
+        self.ca_file.chmod(0o644)
+
+    def _make_server(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            self._builder(self._names[0], key.public_key(), SERVER_DAYS)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in self._names]), critical=False)
+            .sign(self._ca_key, hashes.SHA256())
+        )
+        chain = certificate.public_bytes(serialization.Encoding.PEM) + self.ca_file.read_bytes()
+        write_private(self.files.key, _pem(key))
+        write_private(self.files.certificate, chain)
+
+    def _builder(self, common_name: str, public: object, days: int) -> x509.CertificateBuilder:
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise ConfigInvalid("certificates are made for ECDSA keys")
+        now = self._now()
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])]))
+            .issuer_name(self._ca.subject)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(ca=False), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._ca_key.public_key()), critical=False
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        )
+
+    def _is_due(self) -> bool:
+        try:
+            certificate = _certificate(self.files.certificate)
+            _key(self.files.key)
+        except FileNotFoundError:
+            return True
+        start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if self._now() >= start + (end - start) * 2 / 3:
+            return True
+        carried = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return any(_alternative(name) not in carried for name in self._names)
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        files = self.files
+        read_private(files.key)
+        try:
+            context.load_cert_chain(files.certificate, files.key)
+        except ssl.SSLError as error:
+            raise ConfigInvalid(f"{files.certificate} and {files.key} do not belong together") from error
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock() / 1_000_000, UTC).replace(microsecond=0)
+
+
+def common_name(peer: dict[str, object] | None) -> str | None:
+    """The common name in what `ssl` reports of a verified client certificate; None without one."""
+    subject = (peer or {}).get("subject", ())
+    if not isinstance(subject, tuple):
+        return None
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else None
+
+
+def _local_names() -> list[str]:
+    host = socket.gethostname().split(".")[0].lower()
+    usable = host if host and host.isascii() and len(host) <= 63 else "gateway"
+    return list(dict.fromkeys(("localhost", usable, f"{usable}.local", "127.0.0.1", "::1")))
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise ConfigInvalid(f"{path} does not hold a certificate") from error
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(read_private(path), None)
+    except ValueError as error:
+        raise ConfigInvalid(f"{path} does not hold a private key") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigInvalid(f"{path} does not hold an ECDSA key")
+    return key

@@ -1,0 +1,224 @@
+"""The local authority: made once, served, renewed without dropping connections, and strict about who reads its keys."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from authn.certificates import Certificates, ServerFiles, common_name
+from things.errors import BadAddress, ConfigInvalid
+
+pytestmark = pytest.mark.anyio
+
+DAY_US = 86_400_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        import time
+
+        self.now = time.time_ns() // 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Listener:
+    """A TLS server that answers each line with the client's common name."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self._context = certificates.server_context()
+
+    async def __aenter__(self) -> "Listener":
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0, ssl=self._context)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = common_name(writer.get_extra_info("peercert"))
+        while await reader.readline():
+            writer.write(f"{name}\n".encode())
+        writer.close()
+
+
+async def ask(port: int, context: ssl.SSLContext) -> tuple[str, str]:
+    """The answer to one line, and the serial number of the certificate that was served."""
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+        writer.write(b"?\n")
+        answer = (await reader.readline()).decode().strip()
+        serial = writer.get_extra_info("peercert")["serialNumber"]
+        writer.close()
+        return answer, serial
+
+
+async def test_a_client_that_trusts_the_authority_connects_and_others_do_not(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+
+    async with Listener(certificates) as listener:
+        assert (await ask(listener.port, certificates.client_context()))[0] == "None"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await ask(listener.port, ssl.create_default_context())
+
+
+async def test_a_client_certificate_names_its_account(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+    pem, key = certificates.issue_client("pump-1")
+    assert key is not None
+    (tmp_path / "client.pem").write_text(pem + key)
+    context = certificates.client_context()
+    context.load_cert_chain(tmp_path / "client.pem")
+
+    async with Listener(certificates) as listener:
+        assert (await ask(listener.port, context))[0] == "pump-1"
+
+
+async def test_a_client_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+    foreign = Certificates(tmp_path / "foreign", Clock())
+    pem, key = foreign.issue_client("pump-1")
+    assert key is not None
+    (tmp_path / "client.pem").write_text(pem + key)
+    context = certificates.client_context()
+    context.load_cert_chain(tmp_path / "client.pem")
+
+    async with Listener(certificates) as listener:
+        try:
+            answer = (await ask(listener.port, context))[0]
+        except (ssl.SSLError, OSError):
+            answer = ""
+        assert answer == ""
+
+
+async def test_an_expired_client_certificate_is_refused(tmp_path: Path) -> None:
+    clock = Clock()
+    certificates = Certificates(tmp_path / "certs", clock)
+    clock.now -= 400 * DAY_US
+    pem, key = certificates.issue_client("pump-1")
+    assert key is not None
+    (tmp_path / "client.pem").write_text(pem + key)
+    context = certificates.client_context()
+    context.load_cert_chain(tmp_path / "client.pem")
+
+    async with Listener(certificates) as listener:
+        try:
+            answer = (await ask(listener.port, context))[0]
+        except (ssl.SSLError, OSError):
+            answer = ""
+        assert answer == ""
+
+
+async def test_rotation_serves_new_connections_and_leaves_open_ones_alone(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+    async with Listener(certificates) as listener, asyncio.timeout(10):
+        context = certificates.client_context()
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", listener.port, ssl=context, server_hostname="localhost"
+        )
+        before = writer.get_extra_info("peercert")["serialNumber"]
+
+        certificates.rotate()
+
+        assert (await ask(listener.port, certificates.client_context()))[1] != before
+        writer.write(b"?\n")
+        assert await reader.readline() == b"None\n"
+        writer.close()
+
+
+async def test_tls_1_1_is_refused(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+
+    assert certificates.server_context().minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_a_second_start_keeps_authority_and_certificate(tmp_path: Path) -> None:
+    first = Certificates(tmp_path / "certs", Clock())
+    served = first.files.certificate.read_bytes()
+
+    second = Certificates(tmp_path / "certs", Clock())
+
+    assert second.fingerprint() == first.fingerprint()
+    assert second.files.certificate.read_bytes() == served
+
+
+def test_a_new_name_makes_a_new_certificate_under_the_same_authority(tmp_path: Path) -> None:
+    first = Certificates(tmp_path / "certs", Clock())
+    served = first.files.certificate.read_bytes()
+
+    second = Certificates(tmp_path / "certs", Clock(), names=["192.168.7.7", "gw.example"])
+
+    assert second.fingerprint() == first.fingerprint()
+    assert second.files.certificate.read_bytes() != served
+
+
+def test_the_certificate_is_renewed_at_two_thirds_of_its_life(tmp_path: Path) -> None:
+    clock = Clock()
+    certificates = Certificates(tmp_path / "certs", clock)
+    before = certificates.expires()
+
+    clock.now += 200 * DAY_US
+    early = certificates.renew_if_due()
+    clock.now += 60 * DAY_US
+    late = certificates.renew_if_due()
+
+    assert (early, late) == (False, True)
+    assert certificates.expires() > before
+
+
+def test_own_certificates_are_served_watched_and_not_renewed(tmp_path: Path) -> None:
+    clock = Clock()
+    other = Certificates(tmp_path / "other", clock)
+    certificates = Certificates(tmp_path / "certs", clock, own=other.files)
+    assert certificates.warnings() == []
+
+    clock.now += 340 * DAY_US
+    soon = certificates.warnings()
+    clock.now += 40 * DAY_US
+    ended = certificates.warnings()
+
+    assert certificates.renew_if_due() is False
+    assert [text.split()[3] for text in soon] == ["expires"]
+    assert [text.split()[3] for text in ended] == ["expired"]
+
+
+def test_a_certificate_from_the_future_is_a_warning_about_the_clock(tmp_path: Path) -> None:
+    clock = Clock()
+    certificates = Certificates(tmp_path / "certs", clock)
+
+    clock.now = 0
+
+    assert any("clock" in text for text in certificates.warnings())
+
+
+@pytest.mark.parametrize("name", ["ca.key", "server.key"])
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> None:
+    Certificates(tmp_path / "certs", Clock())
+    (tmp_path / "certs" / name).chmod(0o640)
+
+    with pytest.raises(ConfigInvalid, match="chmod 600"):
+        Certificates(tmp_path / "certs", Clock()).server_context()
+
+
+def test_key_and_certificate_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    one, two = Certificates(tmp_path / "one", Clock()), Certificates(tmp_path / "two", Clock())
+    mixed = ServerFiles(certificate=one.files.certificate, key=two.files.key)
+
+    with pytest.raises(ConfigInvalid, match="belong together"):
+        Certificates(tmp_path / "certs", Clock(), own=mixed).server_context()
+
+
+def test_a_client_certificate_is_made_for_account_names_only(tmp_path: Path) -> None:
+    with pytest.raises(BadAddress):
+        Certificates(tmp_path / "certs", Clock()).issue_client("+/#")
+
+
+def test_keys_are_readable_by_the_owner_alone(tmp_path: Path) -> None:
+    Certificates(tmp_path / "certs", Clock())
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "certs").glob("*.key")}
+
+    assert modes == {"ca.key": 0o600, "server.key": 0o600}
