@@ -6,6 +6,7 @@ are bounded in length and compiled size, so no pattern and no value can hold the
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
@@ -14,8 +15,12 @@ from things.errors import Invalid, Problem
 from things.messages import JSONValue
 
 MAX_PATTERN_CHARS = 1_024
-MAX_PATTERN_BYTES = 262_144
-"""Memory one compiled pattern may take: `(x{1000}){1000}` is refused, a table of 200 words is not."""
+MAX_PATTERN_BYTES = 131_072
+"""Memory one compiled pattern may take: `(x{1000}){1000}` is refused, `[A-Za-z0-9._-]{1,255}` is not."""
+PATTERN_SCHEMAS = 128
+"""Schemas with patterns that are kept compiled; the others are compiled again when asked."""
+MAX_PATTERNS = 50
+"""Patterns in one Thing Description."""
 MAX_PROBLEMS = 50
 """Problems listed for one value; after these nobody reads on."""
 
@@ -41,11 +46,12 @@ class DataSchema:
     A schema that does not compile never gets this far: `things.td_rules` refuses its Thing Description.
     """
 
-    __slots__ = ("_validator", "definition")
+    __slots__ = ("__weakref__", "_has_pattern", "_validator", "definition")
 
     def __init__(self, definition: Mapping[str, Any]) -> None:
         self.definition = definition
         self._validator: jsonschema_rs.Validator | None = None
+        self._has_pattern = False
 
     def is_valid(self, value: JSONValue) -> bool:
         """Whether `value` fits."""
@@ -70,8 +76,19 @@ class DataSchema:
         return found
 
     def _compiled(self) -> jsonschema_rs.Validator:
+        if self._has_pattern:
+            return _with_pattern(self)
+        if _holds_pattern(self.definition):
+            # A compiled pattern may be large, and an agent may send thousands: only so many are kept.
+            self._has_pattern = True
+            return _with_pattern(self)
         self._validator = compiled(self.definition)
         return self._validator
+
+
+@lru_cache(maxsize=PATTERN_SCHEMAS)
+def _with_pattern(schema: DataSchema) -> jsonschema_rs.Validator:
+    return compiled(schema.definition)
 
 
 def compiled(definition: Mapping[str, Any]) -> jsonschema_rs.Validator:
@@ -110,6 +127,12 @@ def value_type(definition: Mapping[str, Any]) -> str | None:
     if kinds == {"integer", "number"}:
         return "number"
     return kinds.pop() if len(kinds) == 1 else None
+
+
+def _holds_pattern(value: Any) -> bool:
+    if isinstance(value, dict):
+        return not value.keys().isdisjoint(("pattern", "patternProperties")) or any(map(_holds_pattern, value.values()))
+    return isinstance(value, list) and any(map(_holds_pattern, value))
 
 
 def _projected(schema: Any) -> Any:

@@ -5,9 +5,11 @@ derived from the text (the document, affordances, compiled validators) is made w
 used most recently, so that a directory of many thousands costs little more than their text.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isinf
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +18,7 @@ from pydantic_core import from_json
 from things.addresses import Kind
 from things.durations import td_seconds
 from things.errors import Invalid, Malformed, Problem, TDInvalid, UnknownName
-from things.jsontext import decode, decode_unique, encode
+from things.jsontext import decode_unique, encode
 from things.messages import JSONValue
 from things.schemas import DataSchema, value_type
 from things.td_rules import problems_of
@@ -26,6 +28,7 @@ MAX_TD_DEPTH = 32
 OPEN_TDS = 4_096
 """How many Things' documents and validators are kept ready; the others are read again from their text when asked."""
 
+_LONG_NUMBER = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
 _PLURALS = {Kind.PROPERTY: "properties", Kind.ACTION: "actions", Kind.EVENT: "events"}
 
 
@@ -85,7 +88,7 @@ class ThingDescription:
         """
         raw = text if isinstance(text, bytes) else _encoded(text)
         decode_unique(raw, max_bytes=MAX_TD_BYTES, max_depth=MAX_TD_DEPTH)  # finds repeated keys
-        document = decode(raw, max_bytes=MAX_TD_BYTES, max_depth=MAX_TD_DEPTH)  # as it will be read again
+        document = _read(raw)  # as it will be read again
         problems = problems_of(document, agent=agent)
         if problems or not isinstance(document, dict):
             raise TDInvalid(problems)
@@ -218,7 +221,7 @@ class _Opened:
 
 @lru_cache(maxsize=OPEN_TDS)
 def _opened(td: ThingDescription) -> _Opened:
-    document = from_json(td.text)
+    document = _read(td.text)
     return _Opened(
         document,
         {
@@ -242,6 +245,25 @@ def _affordance(kind: Kind, name: str, definition: dict[str, Any]) -> Affordance
         case _:
             schema = DataSchema(definition["data"]) if "data" in definition else None
     return Affordance(kind=kind, name=name, definition=definition, schema_validator=schema, output_validator=output)
+
+
+def _read(raw: bytes) -> Any:
+    try:
+        document = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise Malformed(f"not valid JSON: {error}") from error
+    # A number too large for a double is read as infinity, and would be written as null.
+    if _LONG_NUMBER.search(raw) and _holds_infinity(document):
+        raise Malformed("not valid JSON: a number is out of range")
+    return document
+
+
+def _holds_infinity(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_infinity, value.values()))
+    if isinstance(value, list):
+        return any(map(_holds_infinity, value))
+    return isinstance(value, float) and isinf(value)
 
 
 def _types(term: object) -> tuple[str, ...]:
