@@ -1,0 +1,268 @@
+"""A consumer: reads Things, watches them and asks them to act, over HTTPS and server-sent events.
+
+Streams reconnect by themselves and resume after the last event they had seen; requests carry a reference of their own,
+so that a repeated call after a broken connection is the same request.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import JsonValue
+
+from skep.backoff import Backoff
+from skep.http_client import HTTPClient, Query, json_of, problem_of
+from skep.patterns import Pattern
+from skep.requested import Requested, Status
+from skep.thing import Thing
+from things.addresses import encode_segment
+from things.delivery import State
+from things.errors import SkepError, Unavailable
+from things.jsontext import decode, encode
+
+MAX_WAIT_S = 60.0
+"""The longest a runtime holds a request open; longer waits ask again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One event or property value, as it reached the runtime. `created` is RFC 3339 text."""
+
+    thing_id: str
+    kind: str
+    name: str
+    value: JsonValue
+    created: str
+    id: str = ""
+    """Where a stream resumes after this change."""
+
+
+class Consumer:
+    """Uses Things. Enter it, then ask.
+
+        async with Consumer("https://gateway:8443", login=("ann", "secret"), ca="ca.pem") as consumer:
+            pump = consumer.thing("dtw:pumps:pump-1")
+            print(await pump.read("flow"))
+            print(await (await pump.invoke("setSpeed", 3)).result())
+            async for change in consumer.watch("dtw:pumps:*"):
+                print(change.name, change.value)
+
+    Credentials: `login=(account, password)` or `token`; on a runtime's control socket (`socket=`) neither is needed.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://localhost",
+        *,
+        token: str | None = None,
+        login: tuple[str, str] | None = None,
+        ca: str | Path | None = None,
+        socket: Path | None = None,
+        timeout_s: float = 15.0,
+    ) -> None:
+        self.http = HTTPClient(url, token=token, login=login, ca=ca, uds=socket, timeout_s=timeout_s)
+        """For what has no method here."""
+
+    async def __aenter__(self) -> "Consumer":
+        await self.http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.http.__aexit__(kind, error, traceback)
+
+    # ------------------------------------------------------------ Things
+
+    async def things(self) -> list[Thing]:
+        """Every Thing this account may see, by title."""
+        found = await self.http.json("GET", "/things")
+        tds = [td for td in found if isinstance(td, dict)] if isinstance(found, list) else []
+        return [Thing(self, str(td.get("id", "")), td) for td in tds]
+
+    def thing(self, thing_id: str) -> Thing:
+        """A Thing by its id, `dtw:AGENT:THING`; nothing is asked of the runtime yet."""
+        return Thing(self, thing_id)
+
+    async def watch(self, *patterns: str, kind: str | None = None, after: str | None = None) -> AsyncIterator[Change]:
+        """Changes of all Things that match (`dtw:AGENT:THING/NAME`, `*` for any), as they come, for ever.
+
+        One stream however many patterns. It reconnects and resumes by itself; `after` resumes behind a `Change.id`.
+        """
+        wanted = [Pattern.parse(text, kind=kind) for text in patterns or ("dtw:*",)]
+        # One pattern is asked for as it is. Several share one stream, which the runtime sifts by what they have in
+        # common; the rest is sifted here.
+        query = wanted[0].query() if len(wanted) == 1 else _common_query(wanted)
+        async for event in self._events("/stream", query, after):
+            document = decode(event.data)
+            if not isinstance(document, dict):
+                continue
+            change = Change(
+                thing_id=str(document.get("thingID", "")),
+                kind=str(document.get("kind", event.event)),
+                name=str(document.get("name", "")),
+                value=document.get("value"),
+                created=str(document.get("created", "")),
+                id=event.id,
+            )
+            if any(pattern.matches(change.thing_id, change.kind, change.name) for pattern in wanted):
+                yield change
+
+    # ------------------------------------------------------------ requests
+
+    async def invoke(
+        self,
+        thing_id: str,
+        action: str,
+        data: JsonValue = None,
+        *,
+        wait: float = 0.0,
+        expires: float | None = None,
+        reference: str | None = None,
+    ) -> Requested:
+        """Ask a Thing to act. `wait` seconds for the final status, 0 returns at the first one.
+
+        `expires` shortens how long it may wait for an absent agent. `reference` makes a repeated call the same
+        request. A request that was refused outright raises; one that ends unsuccessfully tells so by its status.
+        """
+        path = f"/things/{encode_segment(thing_id)}/actions/{encode_segment(action)}"
+        return await self._request("POST", path, data, wait=wait, expires=expires, reference=reference)
+
+    async def write(
+        self,
+        thing_id: str,
+        name: str,
+        value: JsonValue,
+        *,
+        wait: float = 5.0,
+        expires: float | None = None,
+        reference: str | None = None,
+    ) -> Requested:
+        """Ask a Thing to take a new value of a property; like `invoke`."""
+        path = f"/things/{encode_segment(thing_id)}/properties/{encode_segment(name)}"
+        return await self._request("PUT", path, value, wait=wait, expires=expires, reference=reference, has_data=True)
+
+    async def call(self, thing_id: str, method: str, data: JsonValue = None, *, timeout_s: float = 15.0) -> JsonValue:
+        """Call a method now or not at all (RPC); raises NotConnected, TimedOut, AgentFailed."""
+        path = f"/rpc/{encode_segment(thing_id)}/{encode_segment(method)}"
+        return await self.http.json("POST", path, data, timeout_s=timeout_s)
+
+    async def request(self, request_id: str) -> Requested:
+        """A request asked for earlier, by this program or another; raises UnknownRequest."""
+        return Requested(self, Status.of(await self.request_document(request_id)))
+
+    async def requests(self, **filters: str) -> list[dict[str, JsonValue]]:
+        """Own requests (managers: all), newest first; filters are thing, caller, state, from and to."""
+        found = await self.http.json("GET", "/requests", query=list(filters.items()))
+        items = found.get("items") if isinstance(found, dict) else None
+        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+    async def request_document(self, request_id: str) -> dict[str, JsonValue]:
+        """Everything the runtime keeps of a request."""
+        found = await self.http.json("GET", f"/requests/{encode_segment(request_id)}")
+        return found if isinstance(found, dict) else {}
+
+    async def cancel(self, request_id: str) -> None:
+        """Take a request back; raises UnknownRequest, Conflict."""
+        await self.http.json("DELETE", f"/requests/{encode_segment(request_id)}")
+
+    async def inbox(self, after: int | None = None) -> AsyncIterator[Status]:
+        """Statuses of own requests, for ever; with `after`, first those of a later `seq`, away or not."""
+        async for event in self._events("/inbox", (), None if after is None else str(after)):
+            document = decode(event.data)
+            if isinstance(document, dict) and "requestID" in document:
+                yield Status.of(document)
+
+    async def final(self, request_id: str, timeout_s: float) -> Status | None:
+        """How a request ended, or None if it goes on when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for status in (await self.request(request_id)).statuses():
+                    if status.is_final:
+                        return status
+        except TimeoutError:
+            return None
+        return None
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        data: JsonValue,
+        *,
+        wait: float,
+        expires: float | None,
+        reference: str | None,
+        has_data: bool = False,
+    ) -> Requested:
+        reference = reference or uuid.uuid4().hex
+        held = min(wait, MAX_WAIT_S)
+        headers = {"Idempotency-Key": reference, "Prefer": f"wait={held:g}"}
+        if held <= 0 and method == "POST":
+            del headers["Prefer"]
+        if expires is not None:
+            headers["X-Expires-In"] = f"{expires:g}"
+        content = encode(data) if has_data or data is not None else None
+        until = time.monotonic() + wait
+        try:
+            response = await self.http.send(method, path, content, headers=headers, timeout_s=held + 15.0)
+        except SkepError as error:
+            problem = problem_of(error)
+            if "requestID" not in problem:
+                raise
+            return Requested(self, await self._status(str(problem["requestID"])))
+        request_id = response.headers.get("Location", "").rpartition("/")[2]
+        if response.status_code in (200, 204):
+            output = json_of(response)
+            status = Status(request_id=request_id, state=State.COMPLETED, reference=reference, output=output)
+            return Requested(self, status)
+        if not request_id:
+            raise Unavailable("the runtime did not say which request it made")
+        status = Status(request_id=request_id, state=State.PENDING, reference=reference)
+        requested = Requested(self, status)
+        left = until - time.monotonic()
+        if wait > MAX_WAIT_S and left > 0:
+            requested.status = await self.final(request_id, left) or status
+        return requested
+
+    async def _status(self, request_id: str) -> Status:
+        return Status.of(await self.request_document(request_id))
+
+    # ------------------------------------------------------------ streams
+
+    async def _events(self, path: str, query: Query, after: str | None) -> AsyncIterator["_Event"]:
+        backoff, last = Backoff(), after
+        while True:
+            try:
+                async with self.http.stream(path, query=query, last_event_id=last) as events:
+                    async for event in events:
+                        backoff.reset()
+                        last = event.id or last
+                        if event.data:
+                            yield _Event(event=event.event, data=event.data, id=event.id)
+            except Unavailable as error:
+                if problem_of(error).get("code") == "unavailable":
+                    raise  # said by the runtime itself: this part is switched off
+            await asyncio.sleep(backoff.delay_s())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    event: str
+    data: str
+    id: str
+
+
+def _common_query(patterns: list[Pattern]) -> list[tuple[str, str]]:
+    """The levels on which all patterns agree."""
+    first, *others = (dict(pattern.query()) for pattern in patterns)
+    return [(key, value) for key, value in first.items() if all(other.get(key) == value for other in others)]
+
+
+def td_title(td: Mapping[str, JsonValue]) -> str:
+    """A Thing's title, else its id."""
+    return str(td.get("title") or td.get("id") or "")

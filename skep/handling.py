@@ -1,0 +1,136 @@
+"""A request as an agent's handler sees it, and the memory that gives a redelivered request its effect only once."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from things.delivery import Reason, State
+from things.errors import SkepError
+from things.messages import JSONValue, Operation
+
+MAX_REMEMBERED = 10_000
+"""Request ids an agent remembers; older ones would be carried out again if they ever came back."""
+
+
+class Refused(Exception):
+    """Raised by a handler when the *device* says no: the request is completed, with this text as its error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an agent says of a request."""
+
+    request_id: str
+    state: State
+    output: JSONValue = None
+    error: str | None = None
+    reason: Reason | None = None
+    progress: float | None = None
+
+    def document(self) -> dict[str, JSONValue]:
+        """As it goes over the wire; members without a value are left out."""
+        found: dict[str, JSONValue] = {"state": self.state.value}
+        if self.output is not None:
+            found["output"] = self.output
+        if self.error is not None:
+            found["error"] = self.error
+        if self.reason is not None:
+            found["reason"] = self.reason.value
+        if self.progress is not None:
+            found["progress"] = self.progress
+        return found
+
+
+class AgentRequest:
+    """One action, property write or RPC on its way through a handler.
+
+    A handler may say how it goes: `progress`, `waiting` (the device sleeps), `applied` (written, not confirmed). Its
+    return value is the output; what it raises ends the request: `Refused` as the device's no, anything else as failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        operation: Operation,
+        thing: str,
+        name: str,
+        has_input: bool,
+        report: Callable[[Report], Awaitable[None]],
+    ) -> None:
+        self.id = request_id
+        self.operation = operation
+        self.thing = thing
+        self.name = name
+        self.has_input = has_input
+        """False for no input at all; null is an input."""
+        self._report = report
+
+    async def progress(self, percent: float) -> None:
+        """The device works on it; `percent` is 0 to 100."""
+        await self._report(Report(request_id=self.id, state=State.RUNNING, progress=percent))
+
+    async def waiting(self) -> None:
+        """The agent holds it, the device sleeps or is away."""
+        await self._report(Report(request_id=self.id, state=State.WAITING))
+
+    async def applied(self) -> None:
+        """Written to the device, not confirmed by it."""
+        await self._report(Report(request_id=self.id, state=State.APPLIED))
+
+    def __repr__(self) -> str:
+        return f"<AgentRequest {self.operation.value} {self.thing}/{self.name} {self.id}>"
+
+
+ActionHandler = Callable[[JsonValue, AgentRequest], Awaitable[JsonValue]]
+"""`async (input, request) -> output`; the output goes to the caller."""
+
+
+class RequestMemory:
+    """Request ids seen lately, and how they ended."""
+
+    def __init__(self, limit: int = MAX_REMEMBERED) -> None:
+        self._limit = limit
+        self._seen: OrderedDict[str, Report | None] = OrderedDict()
+
+    def begin(self, request_id: str) -> bool:
+        """Whether the request is new; it is remembered from now on."""
+        if request_id in self._seen:
+            return False
+        self._seen[request_id] = None
+        while len(self._seen) > self._limit:
+            self._seen.popitem(last=False)
+        return True
+
+    def end(self, report: Report) -> None:
+        if report.request_id in self._seen:
+            self._seen[report.request_id] = report
+
+    def outcome(self, request_id: str) -> Report | None:
+        """How it ended; None while it goes on or when it is not remembered."""
+        return self._seen.get(request_id)
+
+
+async def carried_out(handler: ActionHandler | None, data: JSONValue, request: AgentRequest) -> Report:
+    """Run the handler and turn whatever becomes of it into the final report; cancellation goes on upwards."""
+    if handler is None:
+        return _failed(request, Reason.REJECTED, f"this agent does not handle {request.thing}/{request.name}")
+    try:
+        output = await handler(data, request)
+    except Refused as refusal:
+        return Report(request_id=request.id, state=State.COMPLETED, error=str(refusal) or "refused")
+    except SkepError as error:
+        reason = Reason(error.code) if error.code in _AGENT_REASONS else Reason.AGENT_ERROR
+        return _failed(request, reason, error.detail)
+    except Exception as error:
+        return _failed(request, Reason.AGENT_ERROR, f"{type(error).__name__}: {error}")
+    return Report(request_id=request.id, state=State.COMPLETED, output=output)
+
+
+_AGENT_REASONS = frozenset({"invalid", "rejected", "agent-error", "forbidden"})
+
+
+def _failed(request: AgentRequest, reason: Reason, error: str) -> Report:
+    return Report(request_id=request.id, state=State.FAILED, reason=reason, error=error)
