@@ -362,4 +362,3 @@ async def _guarded(work: Awaitable[None]) -> None:
         log.error("background work failed", extra={"code": error.code, "detail": error.detail})
     except Exception:
         log.exception("background work failed")
-

@@ -366,5 +366,3 @@ def _cancel(row: LedgerRow) -> Request:
 
 def _nothing() -> None:
     """A cancel needs no acknowledgement: the agent's next status is the answer."""
-
-

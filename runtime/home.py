@@ -1,6 +1,6 @@
 """The data folder of one installation: who holds it, its gateway id, and what it must look like.
 
-One runtime at a time holds `{home}/run.lock`; the operating system lets go of it when the process ends, however it ends.
+One runtime at a time holds `{home}/run.lock`; the system lets go of it when the process ends, however it ends.
 """
 
 import fcntl

@@ -31,7 +31,6 @@ KIND_OF: Mapping[Operation, Kind] = {
 }
 
 
-
 def traced(metrics: Metrics) -> Middleware:
     """Counts every message; logs refusals at info and the unexpected with its traceback, once."""
 
