@@ -396,7 +396,7 @@ class _Statements:
     def __init__(self, database: Database) -> None:
         r, t = _REQUESTS.c, _TRANSITIONS.c
         whole = select(*_COLUMNS).where(t.seq == r.seq)
-        limit = bindparam("limit")
+        limit: Any = bindparam("limit")
         pending = r.state == text("'pending'")
 
         def prepared(statement: Any) -> Prepared:
