@@ -1,0 +1,72 @@
+"""The vocabulary: one namespace, one meaning a name."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from things.context import CONTEXT
+from things.schemas import DataSchema
+from things.td import ThingDescription
+from things.td_rules import TD_11
+from things.vocabulary import (
+    NAMESPACE,
+    WORDS,
+    DeviceType,
+    PropertyType,
+    Term,
+    Unit,
+    from_hiveot,
+    unit_symbol,
+)
+
+
+NAMES = [*(str(word) for kind in WORDS for word in kind), *map(str, Unit), *map(str, Term)]
+
+
+def test_every_name_stands_once_and_in_our_namespace() -> None:
+    assert [name for name, count in Counter(NAMES).items() if count > 1] == []
+    assert all(name.startswith("skep:") for name in NAMES)
+
+
+def test_every_term_is_explained_in_the_context_document() -> None:
+    explained = {entry["@id"] for entry in CONTEXT["@graph"]}
+
+    assert explained == set(NAMES)
+    assert CONTEXT["@context"]["skep"] == NAMESPACE
+    assert json.loads(json.dumps(CONTEXT)) == CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("hiveot:thing:sensor:thermometer", DeviceType.THERMOMETER),
+        ("hiveot:prop:env:temperature", PropertyType.TEMPERATURE),
+        ("hiveot:unit:celcius", Unit.CELSIUS),
+        ("hiveot:thing:unheard:of", None),
+    ],
+)
+def test_names_of_hiveot_lead_to_ours(theirs: str, ours: str | None) -> None:
+    assert from_hiveot(theirs) == ours
+
+
+def test_unit_is_shown_by_its_symbol_and_foreign_units_as_they_stand() -> None:
+    assert unit_symbol(Unit.CELSIUS) == "°C"
+    assert unit_symbol("hiveot:unit:kilowatthour") == "kWh"
+    assert unit_symbol("furlong") == "furlong"
+
+
+def test_constants_are_plain_text_in_a_td() -> None:
+    td = ThingDescription.of(
+        {
+            "@context": [TD_11, {"skep": NAMESPACE}],
+            "@type": [DeviceType.THERMOMETER],
+            "title": "Porch",
+            "properties": {"t": {"@type": PropertyType.TEMPERATURE, "type": "number", "unit": Unit.CELSIUS}},
+        },
+        agent=True,
+    )
+
+    assert td.types == ("skep:Thermometer",)
+    assert json.loads(td.text)["properties"]["t"]["unit"] == "skep:celsius"
+    assert DataSchema({"type": "string"}).is_valid(str(Unit.CELSIUS))

@@ -1,0 +1,373 @@
+"""Words for Things: our terms in Thing Descriptions, and types of devices, properties, actions, services, and units.
+
+Agents use the constants in `@type` and `unit`, so that the same kind of thing is found and compared under one name,
+whoever made it. All live in one namespace, `skep:` = `urn:skep:v1#`; a TD that uses them names the prefix:
+
+    "@context": ["https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"}]
+
+Names only ever get added. `known_as` is the name under which HiveOT's vocabulary has the same idea.
+"""
+
+from enum import StrEnum
+
+PREFIX = "skep"
+NAMESPACE = "urn:skep:v1#"
+
+
+class Term(StrEnum):
+    """Our members of Thing Descriptions."""
+
+    EXPIRES = "skep:expires"
+    """On an action or property: how long a request may wait for its agent; 0 is never queued."""
+    DEADLINE = "skep:deadline"
+    """On an action or property: how long the agent may take from delivery, or from its last word."""
+    INTERVAL = "skep:interval"
+    """On a property or event: how often the agent means to publish."""
+    ONLINE = "skep:online"
+    """On a twin: whether its agent is connected; also the name of the property where the TD has its own `online`."""
+    LAST_SEEN = "skep:lastSeen"
+    """On a twin: when its agent was last heard of; also the name of the property, like `skep:online`."""
+    AGENT = "skep:agent"
+    """On a twin: the account that speaks for the Thing."""
+    SOURCE_ID = "skep:sourceID"
+    """On a twin: the id that its own TD gives it."""
+    HISTORY = "skep:history"
+    """Relation of a link: the stored values and events of the Thing."""
+    REQUESTS = "skep:requests"
+    """Relation of a link: the requests made of the Thing and their states."""
+
+
+class _Word(StrEnum):
+    """A term with a title and the name HiveOT users know it by."""
+
+    title_text: str
+    known_as: str
+
+    def __new__(cls, name: str, title: str, known_as: str = "") -> "_Word":
+        value = f"{PREFIX}:{name}"
+        word = str.__new__(cls, value)
+        word._value_ = value
+        word.title_text = title
+        word.known_as = f"hiveot:{known_as}" if known_as else ""
+        return word
+
+
+class DeviceType(_Word):
+    """`@type` of a Thing: what it is."""
+
+    DEVICE = "Device", "Device", "thing:device"
+    ACTUATOR = "Actuator", "Actuator", "thing:actuator"
+    ALARM_SOUNDER = "AlarmSounder", "Siren or flashing alarm", "thing:actuator:alarm"
+    BEACON = "Beacon", "Location beacon", "thing:actuator:beacon"
+    DIMMER = "Dimmer", "Dimmer", "thing:actuator:dimmer"
+    LIGHT = "Light", "Light", "thing:actuator:light"
+    LOCK = "Lock", "Door lock", "thing:actuator:lock"
+    MOTOR = "Motor", "Motor, blind or door drive", "thing:actuator:motor"
+    PUMP = "Pump", "Pump"
+    FAN = "Fan", "Fan"
+    OUTPUT = "Output", "Electrical output", "thing:actuator:output"
+    RANGED_ACTUATOR = "RangedActuator", "Actuator with a set point", "thing:actuator:ranged"
+    RELAY = "Relay", "Relay", "thing:actuator:relay"
+    POWER_SWITCH = "PowerSwitch", "Power switch", "thing:actuator:switch"
+    VALVE = "Valve", "Valve", "thing:actuator:valve"
+    FUEL_VALVE = "FuelValve", "Fuel valve", "thing:actuator:valve:fuel"
+    WATER_VALVE = "WaterValve", "Water valve", "thing:actuator:valve:water"
+    APPLIANCE = "Appliance", "Appliance", "thing:appliance"
+    DISHWASHER = "Dishwasher", "Dishwasher", "thing:appliance:dishwasher"
+    DRYER = "Dryer", "Dryer", "thing:appliance:dryer"
+    FREEZER = "Freezer", "Freezer", "thing:appliance:freezer"
+    FRIDGE = "Fridge", "Fridge", "thing:appliance:fridge"
+    WASHER = "Washer", "Washing machine", "thing:appliance:washer"
+    COMPUTER = "Computer", "Computer", "thing:computer"
+    CELLPHONE = "Cellphone", "Mobile phone", "thing:computer:cellphone"
+    EMBEDDED_COMPUTER = "EmbeddedComputer", "Embedded computer", "thing:computer:embedded"
+    MEMORY = "Memory", "Memory device", "thing:computer:memory"
+    PERSONAL_COMPUTER = "PersonalComputer", "Personal computer", "thing:computer:pc"
+    LANDLINE_PHONE = "LandlinePhone", "Landline phone", "thing:computer:potsphone"
+    SATELLITE_PHONE = "SatellitePhone", "Satellite phone", "thing:computer:satphone"
+    TABLET = "Tablet", "Tablet", "thing:computer:tablet"
+    VOIP_PHONE = "VoipPhone", "Internet phone", "thing:computer:voipphone"
+    CONTROL = "Control", "Control", "thing:control"
+    CLIMATE_CONTROL = "ClimateControl", "Climate control", "thing:control:climate"
+    DIMMER_CONTROL = "DimmerControl", "Dimmer knob", "thing:control:dimmer"
+    IRRIGATION_CONTROL = "IrrigationControl", "Irrigation control", "thing:control:irrigation"
+    JOYSTICK = "Joystick", "Joystick", "thing:control:joystick"
+    KEYPAD = "Keypad", "Keypad", "thing:control:keypad"
+    POOL_CONTROL = "PoolControl", "Pool control", "thing:control:pool"
+    PUSH_BUTTON = "PushButton", "Push button", "thing:control:pushbutton"
+    SWITCH_CONTROL = "SwitchControl", "Hand switch", "thing:control:switch"
+    THERMOSTAT = "Thermostat", "Thermostat", "thing:control:thermostat"
+    TOGGLE_CONTROL = "ToggleControl", "Toggle", "thing:control:toggle"
+    BATTERY_MONITOR = "BatteryMonitor", "Battery monitor", "thing:device:battery:monitor"
+    INDICATOR = "Indicator", "Indicator", "thing:device:indicator"
+    CLOCK = "Clock", "Clock", "thing:device:time"
+    MEDIA_DEVICE = "MediaDevice", "Audio or video device", "thing:media"
+    AMPLIFIER = "Amplifier", "Amplifier", "thing:media:amplifier"
+    CAMERA = "Camera", "Camera", "thing:media:camera"
+    MICROPHONE = "Microphone", "Microphone", "thing:media:microphone"
+    MEDIA_PLAYER = "MediaPlayer", "Media player", "thing:media:player"
+    RADIO = "Radio", "Radio", "thing:media:radio"
+    MEDIA_RECEIVER = "MediaReceiver", "Receiver", "thing:media:receiver"
+    SPEAKER = "Speaker", "Speaker", "thing:media:speaker"
+    TELEVISION = "Television", "Television", "thing:media:tv"
+    METER = "Meter", "Meter", "thing:meter"
+    ELECTRIC_METER = "ElectricMeter", "Electricity meter", "thing:meter:electric"
+    CURRENT_METER = "CurrentMeter", "Current meter", "thing:meter:electric:current"
+    ENERGY_METER = "EnergyMeter", "Energy meter", "thing:meter:electric:energy"
+    POWER_METER = "PowerMeter", "Power meter", "thing:meter:electric:power"
+    VOLTAGE_METER = "VoltageMeter", "Voltage meter", "thing:meter:electric:voltage"
+    FUEL_METER = "FuelMeter", "Fuel meter", "thing:meter:fuel"
+    FUEL_FLOW_METER = "FuelFlowMeter", "Fuel flow meter", "thing:meter:fuel:flow"
+    FUEL_LEVEL_METER = "FuelLevelMeter", "Fuel gauge", "thing:meter:fuel:level"
+    WATER_METER = "WaterMeter", "Water meter", "thing:meter:water"
+    WATER_CONSUMPTION_METER = "WaterConsumptionMeter", "Water consumption meter", "thing:meter:water:consumption"
+    WATER_FLOW_METER = "WaterFlowMeter", "Water flow meter", "thing:meter:water:flow"
+    WATER_LEVEL_METER = "WaterLevelMeter", "Water gauge", "thing:meter:water:level"
+    WIND_METER = "WindMeter", "Wind meter", "thing:meter:wind"
+    NETWORK_DEVICE = "NetworkDevice", "Network device", "thing:net"
+    BLUETOOTH_DEVICE = "BluetoothDevice", "Bluetooth device", "thing:net:bluetooth"
+    GATEWAY = "Gateway", "Gateway", "thing:net:gateway"
+    COAP_GATEWAY = "CoapGateway", "CoAP gateway", "thing:net:gateway:coap"
+    INSTEON_GATEWAY = "InsteonGateway", "Insteon gateway", "thing:net:gateway:insteon"
+    ONE_WIRE_GATEWAY = "OneWireGateway", "1-Wire gateway", "thing:net:gateway:onewire"
+    ZIGBEE_GATEWAY = "ZigbeeGateway", "Zigbee gateway", "thing:net:gateway:zigbee"
+    Z_WAVE_GATEWAY = "ZWaveGateway", "Z-Wave gateway", "thing:net:gateway:zwave"
+    LORA_DEVICE = "LoraDevice", "LoRa device", "thing:net:lora"
+    LORA_GATEWAY = "LoraGateway", "LoRaWAN gateway", "thing:net:lora:gw"
+    LORA_PEER = "LoraPeer", "LoRa peer", "thing:net:lora:p2p"
+    ROUTER = "Router", "Router", "thing:net:router"
+    NETWORK_SWITCH = "NetworkSwitch", "Network switch", "thing:net:switch"
+    WIFI_DEVICE = "WifiDevice", "Wi-Fi device", "thing:net:wifi"
+    WIFI_ACCESS_POINT = "WifiAccessPoint", "Wi-Fi access point", "thing:net:wifi:ap"
+    SENSOR = "Sensor", "Sensor", "thing:sensor"
+    ENVIRONMENT_SENSOR = "EnvironmentSensor", "Environment sensor", "thing:sensor:environment"
+    INPUT = "Input", "Electrical input", "thing:sensor:input"
+    MULTI_SENSOR = "MultiSensor", "Sensor of many things", "thing:sensor:multi"
+    SCALE = "Scale", "Scale", "thing:sensor:scale"
+    SECURITY_SENSOR = "SecuritySensor", "Security sensor", "thing:sensor:security"
+    DOOR_WINDOW_SENSOR = "DoorWindowSensor", "Door or window sensor", "thing:sensor:security:doorwindow"
+    GLASS_BREAK_SENSOR = "GlassBreakSensor", "Glass break sensor", "thing:sensor:security:glass"
+    MOTION_SENSOR = "MotionSensor", "Motion sensor", "thing:sensor:security:motion"
+    SMOKE_DETECTOR = "SmokeDetector", "Smoke detector", "thing:sensor:smoke"
+    SOUND_DETECTOR = "SoundDetector", "Sound detector", "thing:sensor:sound"
+    THERMOMETER = "Thermometer", "Thermometer", "thing:sensor:thermometer"
+    WATER_LEAK_DETECTOR = "WaterLeakDetector", "Water leak detector", "thing:sensor:water:leak"
+
+
+class PropertyType(_Word):
+    """`@type` of a property or event: what its value tells."""
+
+    ALARM = "Alarm", "Alarm", "prop:alarm:status"
+    MOTION = "Motion", "Motion", "prop:alarm:motion"
+    BATTERY_LEVEL = "BatteryLevel", "Battery level", "prop:device:battery"
+    DEVICE_DESCRIPTION = "DeviceDescription", "Description", "prop:device:description"
+    ENABLED = "Enabled", "Enabled", "prop:device:enabled-disabled"
+    FIRMWARE_VERSION = "FirmwareVersion", "Firmware version", "prop:device:firmwareversion"
+    HARDWARE_VERSION = "HardwareVersion", "Hardware version", "prop:device:hardwareversion"
+    SOFTWARE_VERSION = "SoftwareVersion", "Software version", "prop:device:softwareversion"
+    MAKE = "Make", "Make", "prop:device:make"
+    MODEL = "Model", "Model", "prop:device:model"
+    SERIAL_NUMBER = "SerialNumber", "Serial number"
+    POLL_INTERVAL = "PollInterval", "Poll interval", "prop:device:pollinterval"
+    DEVICE_STATUS = "DeviceStatus", "Device status", "prop:device:status"
+    DEVICE_TITLE = "DeviceTitle", "Title", "prop:device:title"
+    CURRENT = "Current", "Current", "prop:electric:current"
+    ENERGY = "Energy", "Energy", "prop:electric:energy"
+    OVERLOAD = "Overload", "Overload", "prop:electric:overload"
+    POWER = "Power", "Power", "prop:electric:poer"  # misspelt at its source
+    VOLTAGE = "Voltage", "Voltage", "prop:electric:voltage"
+    FREQUENCY = "Frequency", "Frequency"
+    ACCELERATION = "Acceleration", "Acceleration", "prop:env:acceleration"
+    AIR_QUALITY = "AirQuality", "Air quality", "prop:env:airquality"
+    ATMOSPHERIC_PRESSURE = "AtmosphericPressure", "Atmospheric pressure", "prop:env:barometer"
+    CARBON_MONOXIDE = "CarbonMonoxide", "Carbon monoxide", "prop:env:co"
+    CARBON_DIOXIDE = "CarbonDioxide", "Carbon dioxide", "prop:env:co2"
+    CPU_LOAD = "CpuLoad", "Processor load", "prop:env:cpuload"
+    DEW_POINT = "DewPoint", "Dew point", "prop:env:dewpoint"
+    FUEL_FLOW = "FuelFlow", "Fuel flow", "prop:env:fuel:flowrate"
+    FUEL_LEVEL = "FuelLevel", "Fuel level", "prop:env:fuel:level"
+    HUMIDEX = "Humidex", "Humidex", "prop:env:humidex"
+    HUMIDITY = "Humidity", "Humidity", "prop:env:humidity"
+    LUMINANCE = "Luminance", "Luminance", "prop:env:luminance"
+    PRESSURE = "Pressure", "Pressure", "prop:env:pressure"
+    TEMPERATURE = "Temperature", "Temperature", "prop:env:temperature"
+    TIME_ZONE = "TimeZone", "Time zone", "prop:env:timezone"
+    ULTRAVIOLET = "Ultraviolet", "Ultraviolet light", "prop:env:uv"
+    VIBRATION = "Vibration", "Vibration", "prop:env:vibration"
+    VOLUME = "Volume", "Volume (space)", "prop:env:volume"
+    FLOW = "Flow", "Flow"
+    LEVEL = "Level", "Level"
+    WATER_FLOW = "WaterFlow", "Water flow", "prop:env:water:flowrate"
+    WATER_LEVEL = "WaterLevel", "Water level", "prop:env:water:level"
+    WIND_HEADING = "WindHeading", "Wind direction", "prop:env:wind:heading"
+    WIND_SPEED = "WindSpeed", "Wind speed", "prop:env:wind:speed"
+    LOCATION = "Location", "Location", "prop:location"
+    CITY = "City", "City", "prop:location:city"
+    LATITUDE = "Latitude", "Latitude", "prop:location:latitude"
+    LONGITUDE = "Longitude", "Longitude", "prop:location:longitude"
+    LOCATION_NAME = "LocationName", "Name of the place", "prop:location:name"
+    STREET = "Street", "Street", "prop:location:street"
+    ZIP_CODE = "ZipCode", "Postal code", "prop:location:zipcode"
+    MUTED = "Muted", "Muted", "prop:media:muted"
+    PAUSED = "Paused", "Paused", "prop:media:paused"
+    PLAYING = "Playing", "Playing", "prop:media:playing"
+    STATION = "Station", "Station", "prop:media:station"
+    TRACK = "Track", "Track", "prop:media:track"
+    AUDIO_VOLUME = "AudioVolume", "Volume (sound)", "prop:media:volume"
+    NETWORK_ADDRESS = "NetworkAddress", "Network address", "prop:net:address"
+    CONNECTION = "Connection", "Connection", "prop:net:connection"
+    DOMAIN_NAME = "DomainName", "Domain name", "prop:net:domainname"
+    DEFAULT_GATEWAY = "DefaultGateway", "Default gateway", "prop:net:gateway"
+    HOST_NAME = "HostName", "Host name", "prop:net:hostname"
+    IPV4_ADDRESS = "IPv4Address", "IPv4 address", "prop:net:ip4"
+    IPV6_ADDRESS = "IPv6Address", "IPv6 address", "prop:net:ip6"
+    LATENCY = "Latency", "Latency", "prop:net:latency"
+    MAC_ADDRESS = "MacAddress", "MAC address", "prop:net:mac"
+    NETWORK_MASK = "NetworkMask", "Network mask", "prop:net:mask"
+    PORT = "Port", "Port", "prop:net:port"
+    SIGNAL_STRENGTH = "SignalStrength", "Signal strength", "prop:net:signalstrength"
+    SUBNET = "Subnet", "Subnet", "prop:net:subnet"
+    ON = "On", "On", "prop:status:onoff"
+    OPEN = "Open", "Open", "prop:status:openclosed"
+    STARTED = "Started", "Started", "prop:status:started-stopped"
+    YES = "Yes", "Yes or no", "prop:status:yes-no"
+    SWITCH = "Switch", "Switch", "prop:switch:onoff"
+    BRIGHTNESS = "Brightness", "Brightness", "prop:switch:dimmer"
+    LIGHT_SWITCH = "LightSwitch", "Light switch", "prop:switch:light"
+    LOCKED = "Locked", "Locked", "prop:switch:locked"
+
+
+class ActionType(_Word):
+    """`@type` of an action: what it does."""
+
+    SET_LEVEL = "SetLevel", "Set level", "action:dimmer:set"
+    RAISE_LEVEL = "RaiseLevel", "Raise level", "action:dimmer:increment"
+    LOWER_LEVEL = "LowerLevel", "Lower level", "action:dimmer:decrement"
+    MUTE = "Mute", "Mute", "action:media:mute"
+    UNMUTE = "Unmute", "Unmute", "action:media:unmute"
+    PLAY = "Play", "Play", "action:media:play"
+    PAUSE = "Pause", "Pause", "action:media:pause"
+    NEXT = "Next", "Next", "action:media:next"
+    PREVIOUS = "Previous", "Previous", "action:media:previous"
+    SET_VOLUME = "SetVolume", "Set volume", "action:media:volume"
+    RAISE_VOLUME = "RaiseVolume", "Raise volume", "action:media:volume:increase"
+    LOWER_VOLUME = "LowerVolume", "Lower volume", "action:media:volume:decrease"
+    SET_SWITCH = "SetSwitch", "Switch on or off", "action:switch:onoff"
+    TOGGLE = "Toggle", "Toggle", "action:switch:toggle"
+    ENABLE = "Enable", "Enable", "action:thing:enable"
+    DISABLE = "Disable", "Disable", "action:thing:disable"
+    START = "Start", "Start", "action:thing:start"
+    STOP = "Stop", "Stop", "action:thing:stop"
+    OPEN_VALVE = "OpenValve", "Open valve", "action:valve:open"
+    CLOSE_VALVE = "CloseValve", "Close valve", "action:valve:close"
+
+
+class ServiceType(_Word):
+    """`@type` of a Thing that is an interface of a service, by which consumers find it."""
+
+    SERVICE = "Service", "Service", "thing:service"
+    AUTHENTICATION_SERVICE = "AuthenticationService", "Accounts and logins"
+    AUTHORIZATION_SERVICE = "AuthorizationService", "Roles and policies"
+    DIRECTORY_SERVICE = "DirectoryService", "Directory of Things"
+    VALUES_SERVICE = "ValuesService", "Latest values"
+    HISTORY_SERVICE = "HistoryService", "History of values and events"
+    ANALYTICS_SERVICE = "AnalyticsService", "Tables computed from history"
+    FORECAST_SERVICE = "ForecastService", "Forecasts"
+    NOTIFICATION_SERVICE = "NotificationService", "Messages to people"
+    STORAGE_SERVICE = "StorageService", "Storage of state"
+    LAUNCHER_SERVICE = "LauncherService", "Starting and stopping programs"
+    PROVISIONING_SERVICE = "ProvisioningService", "Joining of devices"
+
+
+class Unit(StrEnum):
+    """`unit` of a data schema. `symbol` is what people read."""
+
+    symbol: str
+    known_as: str
+
+    def __new__(cls, name: str, symbol: str, known_as: str = "") -> "Unit":
+        value = f"{PREFIX}:{name}"
+        unit = str.__new__(cls, value)
+        unit._value_ = value
+        unit.symbol = symbol
+        unit.known_as = f"hiveot:unit:{known_as}" if known_as else ""
+        return unit
+
+    AMPERE = "ampere", "A", "ampere"
+    BAR = "bar", "bar"
+    BECQUEREL_PER_CUBIC_METRE = "becquerelPerCubicMetre", "Bq/m³"
+    BIT_PER_SECOND = "bitPerSecond", "bit/s"
+    BYTE = "byte", "B"
+    CANDELA = "candela", "cd", "candela"
+    CELSIUS = "celsius", "°C", "celcius"
+    COUNT = "count", "", "count"
+    CUBIC_METRE = "cubicMetre", "m³"
+    CUBIC_METRE_PER_HOUR = "cubicMetrePerHour", "m³/h"
+    DAY = "day", "d"
+    DECIBEL = "decibel", "dB"
+    DECIBEL_MILLIWATT = "decibelMilliwatt", "dBm"
+    DEGREE = "degree", "°", "degree"
+    FAHRENHEIT = "fahrenheit", "°F", "fahrenheit"
+    FOOT = "foot", "ft", "foot"
+    GALLON = "gallon", "gal", "gallon"
+    GRAM = "gram", "g"
+    HECTOPASCAL = "hectopascal", "hPa"
+    HERTZ = "hertz", "Hz"
+    HOUR = "hour", "h"
+    INCH_OF_MERCURY = "inchOfMercury", "inHg", "mercury"
+    JOULE = "joule", "J"
+    KELVIN = "kelvin", "K", "kelvin"
+    KILOGRAM = "kilogram", "kg", "kilogram"
+    KILOMETRE = "kilometre", "km"
+    KILOMETRE_PER_HOUR = "kilometrePerHour", "km/h", "kph"
+    KILOWATT = "kilowatt", "kW"
+    KILOWATT_HOUR = "kilowattHour", "kWh", "kilowatthour"
+    LITRE = "litre", "l", "liter"
+    LITRE_PER_MINUTE = "litrePerMinute", "l/min"
+    LUMEN = "lumen", "lm", "lumen"
+    LUX = "lux", "lx", "lux"
+    METRE = "metre", "m", "meter"
+    METRE_PER_SECOND = "metrePerSecond", "m/s", "meterspersecond"
+    METRE_PER_SECOND_SQUARED = "metrePerSecondSquared", "m/s²"
+    MICROGRAM_PER_CUBIC_METRE = "microgramPerCubicMetre", "µg/m³"
+    MILE_PER_HOUR = "milePerHour", "mph", "milesperhour"
+    MILLIAMPERE = "milliampere", "mA"
+    MILLIBAR = "millibar", "mbar", "millibar"
+    MILLIMETRE = "millimetre", "mm"
+    MILLISECOND = "millisecond", "ms", "millisecond"
+    MILLIVOLT = "millivolt", "mV"
+    MINUTE = "minute", "min"
+    MOLE = "mole", "mol", "mole"
+    NEWTON = "newton", "N"
+    OHM = "ohm", "Ω"
+    PART_PER_BILLION = "partPerBillion", "ppb"
+    PART_PER_MILLION = "partPerMillion", "ppm", "ppm"
+    PASCAL = "pascal", "Pa", "pascal"
+    PERCENT = "percent", "%", "percent"
+    POUND = "pound", "lb", "pound"
+    POUND_PER_SQUARE_INCH = "poundPerSquareInch", "psi", "psi"
+    RADIAN = "radian", "rad", "radian"
+    REVOLUTION_PER_MINUTE = "revolutionPerMinute", "rpm"
+    SECOND = "second", "s", "second"
+    VOLT = "volt", "V", "volt"
+    VOLT_AMPERE = "voltAmpere", "VA"
+    WATT = "watt", "W", "watt"
+    WATT_HOUR = "wattHour", "Wh"
+
+
+WORDS: tuple[type[_Word], ...] = (DeviceType, PropertyType, ActionType, ServiceType)
+
+_BY_KNOWN_AS = {word.known_as: str(word) for kind in WORDS for word in kind if word.known_as} | {
+    unit.known_as: str(unit) for unit in Unit if unit.known_as
+}
+_SYMBOLS = {str(unit): unit.symbol for unit in Unit}
+
+
+def from_hiveot(term: str) -> str | None:
+    """Our term for one of HiveOT's (`hiveot:thing:sensor:thermometer`), or None if we have none."""
+    return _BY_KNOWN_AS.get(term)
+
+
+def unit_symbol(unit: str) -> str:
+    """What people read for the `unit` of a data schema: our units' symbols, and any other text as it stands."""
+    return _SYMBOLS.get(_BY_KNOWN_AS.get(unit, unit), unit)
