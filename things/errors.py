@@ -34,6 +34,7 @@ to its own status numbers in one table; delivery reasons (`things.delivery.Reaso
     ├── StorageFull              storage-full
     ├── StorageFailed            storage-failed     a sync failed; nothing more is acknowledged
     ├── StorageDamaged           storage-damaged    a file that cannot be trusted; never silently reset
+    │   └── NewerSchema          newer-schema       a file that a later version of skep wrote
     ├── Locked                   locked             another runtime holds this home
     ├── AddressInUse             address-in-use     a port somebody else listens on
     └── Unavailable              unavailable        a part that is switched off or not installed
@@ -252,6 +253,13 @@ class StorageFailed(SkepError):
 
 class StorageDamaged(SkepError):
     code = "storage-damaged"
+
+
+class NewerSchema(StorageDamaged):
+    code = "newer-schema"
+
+    def __init__(self, path: str, version: object, known: int) -> None:
+        super().__init__(f"{path} was written with schema {version}; this version reads up to {known}")
 
 
 class Locked(SkepError):

@@ -5,14 +5,14 @@ apart. Columns are only ever added; `SCHEMA_VERSION` rises when a reader of the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntFlag, StrEnum
 from math import isfinite
 from typing import Any, NamedTuple
 
 from things.addresses import TwinID, is_twin
-from things.errors import BadAddress, SkepError, StorageDamaged
+from things.errors import BadAddress, NewerSchema, StorageDamaged
 from things.jsontext import encode
 from things.messages import JSONValue
 
@@ -146,6 +146,9 @@ SORT_ORDER = ("thing_id", "name", "created", "row_id")
 VALUE_COLUMNS = ("value_double", "value_long", "value_bool", "value_string", "value_json")
 
 
+_TYPE, _HUGE = int(Quality.TYPE), int(Quality.HUGE)
+
+
 class Placed(NamedTuple):
     """A value spread over the value columns, and what is doubtful about it."""
 
@@ -232,24 +235,19 @@ class Commit:
     replaces: Sequence[str] = ()
     at: int = 0
     """When it was made, µs UTC."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """How far the tables without row ids have come, by table, in the numbering of whoever writes them."""
 
 
 class Snapshot(NamedTuple):
-    """What a gateway's manifest amounts to: the newest commit, the last sealed row, and the live parts."""
+    """What a gateway's manifest amounts to: the newest commit, the last sealed row, the live parts, and how far the
+    tables without row ids have come."""
 
     gateway: str
     seq: int
     sealed: int
     parts: Sequence[Part]
-
-
-class NewerSchema(SkepError):
-    """A file was written by a later version of skep than this one."""
-
-    code = "newer-schema"
-
-    def __init__(self, path: str, version: object) -> None:
-        super().__init__(f"{path} has {SCHEMA_KEY} {version}; this version reads up to {SCHEMA_VERSION}")
+    marks: Mapping[str, int]
 
 
 def commit_document(commit: Commit) -> dict[str, Any]:
@@ -266,6 +264,7 @@ def commit_document(commit: Commit) -> dict[str, Any]:
             for part in commit.parts
         ],
         "replaces": list(commit.replaces),
+        "marks": dict(commit.marks),
     }
 
 
@@ -276,7 +275,7 @@ def commit_of(document: object, path: str) -> Commit:
             raise TypeError("not an object")
         version = document[SCHEMA_KEY]
         if not isinstance(version, int) or version > SCHEMA_VERSION:
-            raise NewerSchema(path, version)
+            raise NewerSchema(path, version, SCHEMA_VERSION)
         return Commit(
             gateway=str(document["gateway"]),
             seq=int(document["seq"]),
@@ -294,8 +293,9 @@ def commit_of(document: object, path: str) -> Commit:
                 for part in document["parts"]
             ),
             replaces=tuple(str(item) for item in document["replaces"]),
+            marks={str(table): int(mark) for table, mark in document.get("marks", {}).items()},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageDamaged(f"{path} is not a manifest commit: {error!r}") from error
 
 
@@ -303,6 +303,7 @@ def snapshot_of(gateway: str, commits: Iterable[Commit]) -> Snapshot:
     """Fold commits, in order of `seq`, into what is live. Raises StorageDamaged for a missing one: what it held is
     unknown, so nothing exact can be said of the lake."""
     live: dict[str, Part] = {}
+    marks: dict[str, int] = {}
     seq = sealed = 0
     for commit in commits:
         if commit.gateway != gateway:
@@ -313,8 +314,9 @@ def snapshot_of(gateway: str, commits: Iterable[Commit]) -> Snapshot:
         for path in commit.replaces:
             live.pop(path, None)
         live.update((part.path, part) for part in commit.parts)
+        marks.update(commit.marks)
         sealed = max(sealed, commit.last)
-    return Snapshot(gateway, seq, sealed, tuple(live.values()))
+    return Snapshot(gateway, seq, sealed, tuple(live.values()), marks)
 
 
 def day_of(micros: int) -> str:
@@ -323,12 +325,12 @@ def day_of(micros: int) -> str:
 
 
 def _placed_int(value: int, declared: str | None) -> Placed:
-    quality = 0 if declared in (None, "integer", "number") else Quality.TYPE
+    quality = 0 if declared in (None, "integer", "number") else _TYPE
     if not INT64_MIN <= value <= INT64_MAX:
         try:
-            return Placed(value_double=float(value), value_string=str(value), quality=quality | Quality.HUGE)
+            return Placed(value_double=float(value), value_string=str(value), quality=quality | _HUGE)
         except OverflowError:
-            return Placed(value_string=str(value), quality=quality | Quality.HUGE)
+            return Placed(value_string=str(value), quality=quality | _HUGE)
     if declared == "number":
         return Placed(value_double=float(value), quality=quality)
     return Placed(value_double=float(value), value_long=value, quality=quality)
@@ -336,7 +338,7 @@ def _placed_int(value: int, declared: str | None) -> Placed:
 
 def _placed_float(value: float, declared: str | None) -> Placed:
     if not isfinite(value):
-        return Placed(value_string=repr(value), quality=Quality.HUGE)
+        return Placed(value_string=repr(value), quality=_HUGE)
     if declared == "integer":
         whole = value.is_integer() and INT64_MIN <= value <= INT64_MAX - 1024
         return Placed(
@@ -346,7 +348,7 @@ def _placed_float(value: float, declared: str | None) -> Placed:
 
 
 def _mismatch(declared: str | None, own: str) -> int:
-    return 0 if declared is None or declared == own else int(Quality.TYPE)
+    return 0 if declared is None or declared == own else _TYPE
 
 
 def _inside(path: object) -> str:

@@ -1,38 +1,118 @@
 """Sealing: the next range of hot rows becomes Parquet files, visible all together or not at all.
 
-`HotRows` is what sealing asks of the hot history store; anything with that shape can be sealed.
+A range goes through four steps: files under hidden names, synced, renamed, and one manifest commit. Killed before the
+commit, nothing happened and the same rows are sealed again; killed after it, they are sealed.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from things.lake import PRESENCE, READINGS, REQUESTS, THINGS, Commit, Part, Snapshot, agent_of
+from twin.lake.declared import SeriesTypes
+from twin.lake.manifest import Manifest
+from twin.lake.rows import HotRow, HotRows
+from twin.lake.tables import day_tables, table_of, write_parquet
+
+ROWS_PER_COMMIT = 500_000
+"""Rows that are in memory at once (about 200 MB), and the most that one commit adds."""
+BATCH = 50_000
 
 
-class HotRow(NamedTuple):
-    """One hot reading; `value` is JSON text, times are µs UTC. `unit` and `value_type` (the JSON type its data schema
-    declares) are None where the store does not know them: sealing then asks the Thing Descriptions in the lake."""
+class Beside(NamedTuple):
+    """Rows of a small table (things, presence, requests) sealed in the same commit. `mark` numbers the last of them in
+    the writer's own counting; rows of a batch whose mark is not above the manifest's are there already."""
 
-    row_id: int
-    thing_id: str
-    kind: str
-    name: str
-    created: int
-    received: int
-    value: bytes | str
-    quality: int
-    td_version: int
-    source_time: int | None = None
-    unit: str | None = None
-    value_type: str | None = None
+    table: str
+    mark: int
+    rows: Sequence[Mapping[str, Any]]
 
 
-class HotRows(Protocol):
-    """The rows not yet sealed, as the hot store gives them to the sealing process."""
+class Sealed(NamedTuple):
+    """What one sealing did."""
 
-    def last(self) -> int:
-        """The highest committed row id; 0 when there is none."""
-        ...
+    first: int
+    last: int
+    rows: int
+    parts: int
+    bytes: int
+    commits: int
 
-    def batches(self, first: int, last: int, size: int) -> Iterator[Sequence[HotRow]]:
-        """Rows with ids from `first` to `last` (inclusive), in order of row id, at most `size` at a time. Gaps in the
-        ids are normal."""
-        ...
+
+class Sealer:
+    """Seals into one gateway's part of a lake. One at a time: the worker process is the only writer."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.place = manifest.place
+        self.types = SeriesTypes(manifest.place)
+
+    def seal(self, hot: HotRows, beside: Sequence[Beside] = (), *, up_to: int | None = None) -> Sealed:
+        """Seal everything above the sealed mark, `up_to` a row id (inclusive). Idempotent: nothing new, nothing done.
+        Raises Conflict if another writer seals the same gateway."""
+        base = self.manifest.snapshot()
+        self.types.load(base)
+        start = base.sealed + 1
+        last = hot.last() if up_to is None else min(up_to, hot.last())
+        rows = parts = size = commits = 0
+        fresh = [batch for batch in beside if batch.rows and batch.mark > base.marks.get(batch.table, 0)]
+        waiting: list[HotRow] = []
+        for batch in hot.batches(start, last, BATCH):
+            waiting.extend(batch)
+            if len(waiting) >= ROWS_PER_COMMIT:
+                base, written, more = self._commit(base, waiting, fresh)
+                rows, parts, size, commits = rows + len(waiting), parts + written, size + more, commits + 1
+                waiting, fresh = [], []
+        if waiting or fresh:
+            base, written, more = self._commit(base, waiting, fresh)
+            rows, parts, size, commits = rows + len(waiting), parts + written, size + more, commits + 1
+        return Sealed(start, base.sealed, rows, parts, size, commits)
+
+    def clear_unlisted(self) -> int:
+        """Remove what a killed sealing left behind: this gateway's files that no commit names. Only the one writer may
+        do this, and only while it writes nothing; how many went."""
+        known = {part.path for part in self.manifest.snapshot().parts}
+        known.update(path for path, _ in self.manifest.replaced())
+        gone = 0
+        for table in (READINGS, THINGS, PRESENCE, REQUESTS):
+            for file in list(self.place.walk(f"{table}/gateway={self.manifest.gateway}")):
+                if file.path not in known:
+                    self.place.remove(file.path)
+                    gone += 1
+        return gone
+
+    def _commit(self, base: Snapshot, rows: Sequence[HotRow], beside: Sequence[Beside]) -> tuple[Snapshot, int, int]:
+        gateway, seq = self.manifest.gateway, base.seq + 1
+        parts: list[Part] = []
+        size = 0
+        for batch in beside:
+            whole = [{"agent_id": agent_of(str(row.get("thing_id", ""))), **row} for row in batch.rows]
+            table = table_of(batch.table, whole, gateway)
+            path = f"{batch.table}/gateway={gateway}/part-{batch.mark:012d}-{seq:012d}.parquet"
+            written = self.place.write(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
+            parts.append(Part(path=path, rows=table.num_rows, sha256=written.sha256, first=0, last=0))
+            size += written.size
+            if batch.table == THINGS:
+                self.types.add(batch.rows)
+        if rows:
+            for day in day_tables(rows, self.types, gateway):
+                path = readings_path(gateway, day.day, day.first, day.last, seq)
+                written = self.place.write(path, lambda file, day=day: write_parquet(day.table, file))  # type: ignore[misc]
+                parts.append(
+                    Part(path=path, rows=day.table.num_rows, sha256=written.sha256, first=day.first, last=day.last)
+                )
+                size += written.size
+        last = rows[-1][0] if rows else base.sealed
+        commit = Commit(
+            gateway=gateway,
+            seq=seq,
+            first=base.sealed + 1,
+            last=last,
+            parts=parts,
+            marks={batch.table: batch.mark for batch in beside},
+        )
+        return self.manifest.commit(base, commit), len(parts), size
+
+
+def readings_path(gateway: str, day: str, first: int, last: int, seq: int) -> str:
+    """Where a file of readings lies. The commit's number keeps a merged file apart from those it replaces."""
+    return f"{READINGS}/gateway={gateway}/day={day}/part-{first:015d}-{last:015d}-{seq:012d}.parquet"

@@ -1,0 +1,75 @@
+"""What Thing Descriptions declare of each series, by version, read from the lake's own `things` table."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+from pydantic_core import from_json
+
+from things.lake import THINGS, Snapshot
+from things.schemas import value_type
+from twin.lake.places import Place
+
+
+class Declared(NamedTuple):
+    """The JSON type of a series' values, and their unit."""
+
+    value_type: str | None = None
+    unit: str | None = None
+
+
+UNKNOWN = Declared()
+
+
+class SeriesTypes:
+    """Answers for any (Thing, kind, name, TD version). A version that never reached the lake is answered by the newest
+    older one, so a value is typed by what was known of it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._loaded: set[str] = set()
+        self._series: dict[str, list[tuple[int, Mapping[tuple[str, str], Declared]]]] = {}
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take in the parts of `things` that are not known yet."""
+        for part in snapshot.parts:
+            if part.table == THINGS and part.path not in self._loaded:
+                with self._place.filesystem.open_input_file(part.path) as file:
+                    self.add(pq.read_table(file).to_pylist())
+                self._loaded.add(part.path)
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in Thing Descriptions: rows with `thing_id`, `td_version` and `td`."""
+        for row in rows:
+            versions = self._series.setdefault(str(row["thing_id"]), [])
+            version = int(row["td_version"])
+            if all(version != known for known, _ in versions):
+                versions.append((version, series_of(row["td"])))
+                versions.sort(key=lambda item: item[0])
+
+    def __call__(self, thing_id: str, kind: str, name: str, td_version: int) -> Declared:
+        found = UNKNOWN
+        for version, series in self._series.get(thing_id, ()):
+            if version > td_version:
+                break
+            found = series.get((kind, name), UNKNOWN)
+        return found
+
+
+def series_of(td: str | bytes) -> Mapping[tuple[str, str], Declared]:
+    """The series a Thing Description declares. What cannot be read declares nothing: the values are kept anyway."""
+    try:
+        document = from_json(td)
+    except ValueError:
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    found: dict[tuple[str, str], Declared] = {}
+    for kind, plural in (("property", "properties"), ("event", "events")):
+        affordances = document.get(plural)
+        for name, definition in affordances.items() if isinstance(affordances, dict) else ():
+            schema = definition.get("data") if kind == "event" and isinstance(definition, dict) else definition
+            if isinstance(schema, dict):
+                unit = schema.get("unit")
+                found[kind, name] = Declared(value_type(schema), unit if isinstance(unit, str) else None)
+    return found

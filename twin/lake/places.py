@@ -1,0 +1,294 @@
+"""Where a lake lies: a local folder, or any filesystem that pyarrow or fsspec can reach by URL.
+
+Locally a file is written under a hidden temporary name, synced, and renamed; the folder is synced as well. Object
+stores make a file visible only when it is complete, so there it is written under its final name. In both cases nothing
+counts before the manifest names it.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from things.errors import Conflict, SkepError, StorageFailed, StorageFull, Unavailable
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+class Found(NamedTuple):
+    """One file: its path relative to the lake, its size, and when it was last written (µs UTC)."""
+
+    path: str
+    size: int
+    modified: int
+
+
+class Written(NamedTuple):
+    """A file that is complete and synced."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Place(Protocol):
+    """What sealing and reading ask of a lake's filesystem. Paths are relative, with `/`."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """Rooted at the lake."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError."""
+        ...
+
+    def write(self, path: str, fill: Callable[[Any], None]) -> Written:
+        """Make a file durable under `path`; `fill` writes it to a binary file object. Replaces what was there."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Like `write`, but raises Conflict if the path is taken."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        """All files below a folder, hidden ones too; nothing if there is no such folder."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Idempotent."""
+        ...
+
+
+def place_of(lake: str | Path) -> Place:
+    """The place that a folder or URL names."""
+    text = str(lake)
+    if text.startswith("file://"):
+        text = text[7:]
+    if isinstance(lake, Path) or not _URL.match(text):
+        return LocalPlace(Path(text))
+    return RemotePlace.of(text)
+
+
+class LocalPlace:
+    """A folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        return pafs.SubTreeFileSystem(str(self.root), pafs.LocalFileSystem())
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+    def write(self, path: str, fill: Callable[[Any], None]) -> Written:
+        target = self.root / path
+        with _storage_errors(str(target)):
+            self._make_folder(target.parent)
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            try:
+                with temporary.open("wb") as file:
+                    hashing = _Hashing(file)
+                    fill(hashing)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(target.parent)
+        return Written(path, hashing.size, hashing.hexdigest())
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        with _storage_errors(str(target)):
+            self._make_folder(target.parent)
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            try:
+                with temporary.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    # A link fails where a rename would replace: two writers cannot both take one number.
+                    os.link(temporary, target)
+                except FileExistsError as error:
+                    raise Conflict(f"{path} is already there") from error
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_folder(target.parent)
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        for base, folders, names in os.walk(self.root / folder):
+            folders.sort()
+            for name in sorted(names):
+                full = Path(base, name)
+                try:
+                    status = full.stat()
+                except FileNotFoundError:
+                    continue
+                yield Found(full.relative_to(self.root).as_posix(), status.st_size, status.st_mtime_ns // 1000)
+
+    def remove(self, path: str) -> None:
+        with _storage_errors(path):
+            (self.root / path).unlink(missing_ok=True)
+
+    def _make_folder(self, folder: Path) -> None:
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for new in reversed(missing):
+            new.mkdir(exist_ok=True)
+            _sync_folder(new.parent)
+
+
+class RemotePlace:
+    """A folder of a filesystem that is reached by URL, such as `s3://bucket/lake` or `hdfs://host/lake`.
+
+    Only this gateway writes its own manifest, so looking before writing is enough where a store has no conditional put.
+    """
+
+    def __init__(self, url: str, filesystem: pafs.FileSystem) -> None:
+        self._url = url
+        self._filesystem = filesystem
+
+    @classmethod
+    def of(cls, url: str) -> "RemotePlace":
+        try:
+            base, path = pafs.FileSystem.from_uri(url)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            base, path = _fsspec(url, error)
+        return cls(url, pafs.SubTreeFileSystem(path, base))
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        return self._filesystem
+
+    def read(self, path: str) -> bytes:
+        with self._filesystem.open_input_stream(path) as stream:
+            return stream.read()  # type: ignore[no-any-return]
+
+    def write(self, path: str, fill: Callable[[Any], None]) -> Written:
+        with _storage_errors(f"{self._url}/{path}"):
+            self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            with self._filesystem.open_output_stream(path) as stream:
+                hashing = _Hashing(stream)
+                fill(hashing)
+        return Written(path, hashing.size, hashing.hexdigest())
+
+    def create(self, path: str, data: bytes) -> None:
+        if self.exists(path):
+            raise Conflict(f"{path} is already there")
+        self.write(path, lambda file: file.write(data))
+
+    def exists(self, path: str) -> bool:
+        return self._filesystem.get_file_info(path).type == pafs.FileType.File  # type: ignore[no-any-return]
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+        for info in sorted(self._filesystem.get_file_info(selector), key=lambda info: info.path):
+            if info.type == pafs.FileType.File:
+                modified = (info.mtime_ns or 0) // 1000
+                yield Found(info.path, info.size, modified)
+
+    def remove(self, path: str) -> None:
+        with _storage_errors(path):
+            if self.exists(path):
+                self._filesystem.delete_file(path)
+
+
+class _Hashing:
+    """A binary file that counts and hashes what passes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        self._file.write(data)
+        length = memoryview(data).nbytes
+        self.size += length
+        return length
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """The place closes the file itself, after syncing it."""
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _fsspec(url: str, reason: Exception) -> tuple[pafs.FileSystem, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise Unavailable(
+            f"no filesystem for {url!r} ({reason}); fsspec, which knows more, is not installed"
+        ) from reason
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError, OSError) as error:
+        raise Unavailable(f"no filesystem for {url!r}: {error}") from error
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+
+
+@contextmanager
+def _storage_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except SkepError:
+        raise
+    except OSError as error:
+        if error.errno == 28:
+            raise StorageFull(f"no space left to write {path}") from error
+        raise StorageFailed(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

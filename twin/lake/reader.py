@@ -1,0 +1,229 @@
+"""Reading the lake through its manifest with DuckDB: rows in order, and roll-ups by window.
+
+Hot rows above the sealed mark are added, so that hot and sealed data are one series and none is counted twice. Every
+query names its files from one snapshot; a file that is gone or damaged is an error that names it, never a smaller
+answer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as pads
+from pydantic_core import to_json
+
+from things.errors import StorageDamaged
+from things.lake import READINGS, READINGS_COLUMNS, Part, Quality, Snapshot, day_of
+from twin.lake.declared import UNKNOWN
+from twin.lake.manifest import Manifest
+from twin.lake.rows import HotRow, HotRows
+from twin.lake.tables import arrow_schema, day_tables
+
+
+class Selection(NamedTuple):
+    """Which readings: empty sequences mean any; times are `created` in µs, from inclusive, to exclusive."""
+
+    things: Sequence[str] = ()
+    names: Sequence[str] = ()
+    kind: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+class LakeReader:
+    """Reads one gateway's readings; `hot` adds what is not sealed yet."""
+
+    def __init__(self, manifest: Manifest, hot: HotRows | None = None, *, memory: str = "256MB") -> None:
+        self.manifest = manifest
+        self._hot = hot
+        self._memory = memory
+
+    def rows(
+        self,
+        selection: Selection,
+        *,
+        limit: int,
+        after: tuple[int, int] | None = None,
+        after_row: int | None = None,
+        descending: bool = False,
+        sealed_only: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """Rows as `things.records.Row` lists them, by (created, row id), or by row id where `after_row` is given."""
+        sign, direction = ("<", "DESC") if descending else (">", "ASC")
+        conditions, parameters = _conditions(selection)
+        order = f"created {direction}, row_id {direction}"
+        if after_row is not None:
+            conditions.append(f"row_id {sign} ?")
+            parameters.append(after_row)
+            order = f"row_id {direction}"
+        elif after is not None:
+            conditions.append(f"(epoch_us(created), row_id) {sign} (?, ?)")
+            parameters.extend(after)
+        with self._opened(selection, hot=not sealed_only) as connection:
+            found = connection.execute(
+                "SELECT row_id, thing_id, kind, name, epoch_us(created), epoch_us(received), value_double, value_long,"
+                " value_bool, value_string, value_json, quality, td_version, epoch_us(source_time) FROM readings"
+                f" WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?",
+                [*parameters, limit],
+            ).fetchall()
+        return [(*row[:6], json_text(*row[6:12]), *row[11:]) for row in found]
+
+    def rollup(
+        self, selection: Selection, window_us: int, *, expected_us: Mapping[str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Roll-ups of numeric readings as `things.lake.ROLLUPS_COLUMNS` has them, with `window_start` in µs.
+
+        `expected_us` is the expected interval by name; the median of the series in the selection stands in for it.
+        What a series' last reading before `start` carries into the first window counts there.
+        """
+        wide = selection._replace(start=None)
+        conditions, parameters = _conditions(wide)
+        start = -(2**62) if selection.start is None else selection.start
+        with self._opened(wide) as connection:
+            connection.execute("CREATE TEMP TABLE expected (name VARCHAR, us BIGINT)")
+            if expected_us:
+                connection.executemany("INSERT INTO expected VALUES (?, ?)", list(expected_us.items()))
+            query = _ROLLUP.format(conditions=" AND ".join(conditions), window=int(window_us), start=start)
+            cursor = connection.execute(query, parameters)
+            names = [item[0] for item in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def arrow(self, selection: Selection) -> pa.Table:
+        """The selected readings with all columns of the lake, by (created, row id)."""
+        conditions, parameters = _conditions(selection)
+        names = ", ".join(column.name for column in READINGS_COLUMNS)
+        with self._opened(selection) as connection:
+            found: pa.Table = connection.execute(
+                f"SELECT {names} FROM readings WHERE {' AND '.join(conditions)} ORDER BY created, row_id", parameters
+            ).to_arrow_table()
+        return found.cast(arrow_schema(READINGS_COLUMNS, self.manifest.gateway))
+
+    @contextmanager
+    def _opened(self, selection: Selection, *, hot: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
+        snapshot = self.manifest.snapshot()
+        schema = arrow_schema(READINGS_COLUMNS)
+        paths = [part.path for part in chosen(snapshot, selection)]
+        tables: list[pads.Dataset] = []
+        if paths:
+            tables.append(
+                pads.dataset(paths, schema=schema, format="parquet", filesystem=self.manifest.place.filesystem)
+            )
+        if hot and self._hot is not None:
+            tables.append(pads.dataset(_hot_table(self._hot, snapshot.sealed, selection, schema)))
+        if not tables:
+            tables.append(pads.dataset(schema.empty_table()))
+        with closing(duckdb.connect(":memory:", config={"memory_limit": self._memory, "threads": 2})) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            for number, table in enumerate(tables):
+                connection.register(f"source{number}", table)
+            union = " UNION ALL ".join(f"SELECT * FROM source{number}" for number in range(len(tables)))
+            connection.execute(f"CREATE TEMP VIEW readings AS {union}")
+            try:
+                yield connection
+            except (
+                FileNotFoundError,
+                OSError,
+                pa.ArrowException,
+                duckdb.IOException,
+                duckdb.InvalidInputException,
+            ) as error:
+                raise StorageDamaged(f"the lake at {self.manifest.place.url} cannot be read: {error}") from error
+
+
+def chosen(snapshot: Snapshot, selection: Selection) -> Sequence[Part]:
+    """The files of readings that can hold what is selected."""
+    first = None if selection.start is None else day_of(selection.start)
+    last = None if selection.end is None else day_of(selection.end - 1)
+    return [
+        part
+        for part in snapshot.parts
+        if part.table == READINGS
+        and (first is None or (part.day or "") >= first)
+        and (last is None or (part.day or "") <= last)
+    ]
+
+
+def json_text(
+    double: float | None, long: int | None, flag: bool | None, text: str | None, json: str | None, quality: int
+) -> str:
+    """The JSON text of a value that was spread over the value columns."""
+    if long is not None:
+        return str(long)
+    if flag is not None:
+        return "true" if flag else "false"
+    if text is not None:
+        return text if quality & Quality.HUGE and text.lstrip("-").isdigit() else to_json(text).decode()
+    if json is not None:
+        return json
+    return "null" if double is None else to_json(double).decode()
+
+
+def _conditions(selection: Selection) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = ["true"]
+    parameters: list[Any] = []
+    if selection.things:
+        conditions.append(f"thing_id IN ({', '.join('?' * len(selection.things))})")
+        parameters.extend(selection.things)
+    if selection.names:
+        conditions.append(f"name IN ({', '.join('?' * len(selection.names))})")
+        parameters.extend(selection.names)
+    if selection.kind is not None:
+        conditions.append("kind = ?")
+        parameters.append(selection.kind)
+    for bound, sign in ((selection.start, ">="), (selection.end, "<")):
+        if bound is not None:
+            conditions.append(f"created {sign} make_timestamptz(?)")
+            parameters.append(bound)
+    return conditions, parameters
+
+
+def _hot_table(hot: HotRows, sealed: int, selection: Selection, schema: pa.Schema) -> pa.Table:
+    keep = _kept(selection)
+    rows = [row for batch in hot.batches(sealed + 1, hot.last(), 50_000) for row in batch if keep(row)]
+    if not rows:
+        return schema.empty_table()
+    parts = [day.table.cast(schema) for day in day_tables(rows, lambda *_: UNKNOWN, "")]
+    return pa.concat_tables(parts)
+
+
+def _kept(selection: Selection) -> Callable[[HotRow], bool]:
+    things, names = frozenset(selection.things), frozenset(selection.names)
+    start = -(2**63) if selection.start is None else selection.start
+    end = 2**63 if selection.end is None else selection.end
+
+    def keep(row: HotRow) -> bool:
+        return (
+            (not things or row[1] in things)
+            and (not names or row[3] in names)
+            and (selection.kind is None or row[2] == selection.kind)
+            and start <= row[4] < end
+        )
+
+    return keep
+
+
+_ROLLUP = """
+WITH numeric AS (
+    SELECT thing_id, kind, name, epoch_us(created) AS t, row_id, value_double AS v
+    FROM readings WHERE {conditions} AND value_double IS NOT NULL AND isfinite(value_double)
+), ordered AS (
+    SELECT *, t - ((t % {window} + {window}) % {window}) AS w,
+        lead(t) OVER series AS next_at, lag(t) OVER series AS prev_at, lag(v) OVER series AS prev_v
+    FROM numeric WINDOW series AS (PARTITION BY thing_id, kind, name ORDER BY t, row_id)
+), intervals AS (
+    SELECT thing_id, kind, name, median(next_at - t) AS us FROM ordered
+    WHERE next_at IS NOT NULL AND t >= {start} GROUP BY ALL
+), weighted AS (
+    SELECT *, least(coalesce(next_at, w + {window}), w + {window}) - t AS own,
+        CASE WHEN prev_at IS NOT NULL AND prev_at < w THEN t - w ELSE 0 END AS carried
+    FROM ordered
+)
+SELECT thing_id, name, w AS window_start, count(*) AS count, sum(v) AS sum, sum(v * v) AS sum_sq, min(v) AS min,
+    max(v) AS max, first(v ORDER BY t, row_id) AS first, last(v ORDER BY t, row_id) AS last,
+    sum(v * own + coalesce(prev_v, 0) * carried) / sum(own + carried) AS mean_tw,
+    count(*) * nullif(coalesce(any_value(expected.us), any_value(intervals.us)), 0) / {window} AS completeness
+FROM weighted LEFT JOIN intervals USING (thing_id, kind, name) LEFT JOIN expected USING (name)
+WHERE t >= {start} GROUP BY thing_id, kind, name, w ORDER BY thing_id, name, w
+"""

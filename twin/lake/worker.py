@@ -1,0 +1,174 @@
+"""The lake process: `python -m twin.lake.worker --home DIR --gateway ID [--lake URL]`, requests on stdin.
+
+pyarrow and DuckDB live here only. Whatever writes to the lake runs one after the other; reads run beside it. The
+process ends when its input ends or when it had nothing to do for a while; being killed at any instant loses nothing.
+"""
+
+import argparse
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO
+
+from pydantic_core import from_json, to_json
+
+from things.errors import Invalid, Locked
+from things.lake import MANIFEST
+from twin.lake.hot import HotFiles
+from twin.lake.manifest import Manifest
+from twin.lake.places import LocalPlace, place_of
+from twin.lake.protocol import IDLE_S, error_of
+from twin.lake.reader import LakeReader, Selection
+from twin.lake.sealing import Beside, Sealer
+
+Answer = Any
+
+
+class Worker:
+    """Carries out requests; made once a process. `with` members are passed as keyword arguments."""
+
+    def __init__(self, history: Path, lake: str, gateway: str, clock: Callable[[], int]) -> None:
+        place = place_of(lake)
+        self._manifest = Manifest(place, gateway, clock)
+        self._hot = HotFiles(history)
+        self._reader = LakeReader(self._manifest, self._hot)
+        self._sealer = Sealer(self._manifest)
+        self._clock = clock
+        self._cleared = False
+
+    @property
+    def writes(self) -> Mapping[str, Callable[..., Answer]]:
+        """Requests that change the lake."""
+        return {"seal": self._seal}
+
+    @property
+    def reads(self) -> Mapping[str, Callable[..., Answer]]:
+        return {
+            "status": self._status,
+            "rows": self._rows,
+            "rollup": self._rollup,
+        }
+
+    def _seal(self, beside: list[dict[str, Any]] | None = None, up_to: int | None = None) -> Answer:
+        with self._only_writer():
+            return self._sealer.seal(self._hot, [Beside(**batch) for batch in beside or ()], up_to=up_to)._asdict()
+
+    def _status(self) -> Answer:
+        snapshot = self._manifest.snapshot()
+        return {
+            "gateway": snapshot.gateway,
+            "seq": snapshot.seq,
+            "sealed": snapshot.sealed,
+            "parts": len(snapshot.parts),
+            "rows": sum(part.rows for part in snapshot.parts if part.table == "readings"),
+            "marks": dict(snapshot.marks),
+        }
+
+    def _rows(
+        self,
+        selection: dict[str, Any],
+        limit: int = 1_000,
+        after: list[int] | None = None,
+        after_row: int | None = None,
+        descending: bool = False,
+        sealed_only: bool = True,
+    ) -> Answer:
+        return self._reader.rows(
+            Selection(**selection),
+            limit=limit,
+            after=(after[0], after[1]) if after else None,
+            after_row=after_row,
+            descending=descending,
+            sealed_only=sealed_only,
+        )
+
+    def _rollup(self, selection: dict[str, Any], window_us: int, expected_us: dict[str, int] | None = None) -> Answer:
+        return self._reader.rollup(Selection(**selection), window_us, expected_us=expected_us)
+
+    @contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        """One process at a time changes a local lake; on other filesystems the runtime's own lock has to do."""
+        place = self._manifest.place
+        if not isinstance(place, LocalPlace):
+            yield
+            return
+        import fcntl
+
+        folder = place.root / MANIFEST
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f".{self._manifest.gateway}.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Locked(f"another process is writing to the lake of gateway {self._manifest.gateway!r}") from error
+            if not self._cleared:
+                self._sealer.clear_unlisted()
+                self._cleared = True
+            yield
+
+
+def serve(worker: Worker, incoming: BinaryIO, outgoing: BinaryIO, idle_s: float) -> None:
+    """Answer requests until the input ends or nothing happened for `idle_s`."""
+    lock = Lock()
+    running: set[Future[None]] = set()
+
+    def answer(request_id: object, work: Callable[..., Answer], arguments: Mapping[str, Any]) -> None:
+        try:
+            reply = {"id": request_id, "result": work(**arguments)}
+        except BaseException as failure:
+            reply = {"id": request_id, "error": error_of(failure)}
+        line = to_json(reply) + b"\n"
+        with lock:
+            outgoing.write(line)
+            outgoing.flush()
+
+    with ThreadPoolExecutor(1, "write") as writing, ThreadPoolExecutor(2, "read") as reading:
+        buffer = b""
+        while True:
+            ready, _, _ = select.select([incoming], [], [], idle_s)
+            running = {future for future in running if not future.done()}
+            if not ready:
+                if running:
+                    continue
+                return
+            chunk = os.read(incoming.fileno(), 1 << 20)
+            if not chunk:
+                return
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            for line in lines:
+                request = from_json(line)
+                name, request_id = request["do"], request["id"]
+                if name in worker.writes:
+                    running.add(writing.submit(answer, request_id, worker.writes[name], request.get("with", {})))
+                elif name in worker.reads:
+                    running.add(reading.submit(answer, request_id, worker.reads[name], request.get("with", {})))
+                else:
+                    answer(request_id, _unknown(name), {})
+
+
+def _unknown(name: str) -> Callable[[], Answer]:
+    def refuse() -> Answer:
+        raise Invalid(f"the lake process cannot do {name[:40]!r}")
+
+    return refuse
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m twin.lake.worker")
+    parser.add_argument("--history", type=Path, required=True)
+    parser.add_argument("--lake", required=True)
+    parser.add_argument("--gateway", required=True)
+    parser.add_argument("--idle", type=float, default=IDLE_S)
+    options = parser.parse_args()
+    worker = Worker(options.history, options.lake, options.gateway, lambda: time.time_ns() // 1000)
+    serve(worker, sys.stdin.buffer, sys.stdout.buffer, options.idle)
+
+
+if __name__ == "__main__":
+    main()
