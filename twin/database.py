@@ -35,11 +35,13 @@ class Prepared:
     """A Core statement compiled for one dialect. Parameters are given by name and pass to the driver as they are, so
     columns used with it hold only text, numbers and bytes."""
 
-    __slots__ = ("_names", "_sql")
+    __slots__ = ("_fixed", "_names", "_sql")
 
     def __init__(self, statement: ClauseElement, engine: Engine) -> None:
         compiled = statement.compile(dialect=engine.dialect)
         self._sql = str(compiled)
+        # Values that are part of the statement, such as the OFFSET 0 that SQLite's LIMIT gets.
+        self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
         self._names: tuple[str, ...] | None = None
         positions = getattr(compiled, "positiontup", None)
         if positions is not None:
@@ -74,6 +76,8 @@ class Prepared:
             cursor.close()
 
     def _given(self, parameters: Mapping[str, object]) -> object:
+        if self._fixed:
+            parameters = {**self._fixed, **parameters}
         if self._names is None:
             return parameters
         return [parameters[name] for name in self._names]
@@ -121,10 +125,10 @@ class Database:
         try:
             with self._readers.connect() as connection:
                 return query(connection)
-        except SkepError:
-            raise
         except Exception as error:
-            raise storage_error(error, self.name) from error
+            if is_storage_error(error):
+                raise storage_error(error, self.name) from error
+            raise
 
     def _write(self, jobs: Sequence[SQLJob]) -> Sequence[Any]:
         if self._connection is None:

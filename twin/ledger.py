@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from things.delivery import FINAL, REPORTABLE, DeliveryStatus, Reason, State, is_legal
@@ -333,14 +333,11 @@ class LedgerStore:
             deadline = None
         elif step.state is not State.PENDING:
             deadline = _deadline(step.now, fields["deadline_s"])
-        if step.state in FINAL:
-            due = None
-        else:
-            due = fields["expires"] if attempts == 0 else deadline
+        running = fields["expires"] if attempts == 0 else deadline
         changed = {
             "state": step.state.value,
             "deadline": deadline,
-            "due": due,
+            "due": None if step.state in FINAL else running,
             "updated": step.now,
             "attempts": attempts,
             "progress": fields["progress"] if step.progress is None else step.progress,
@@ -435,7 +432,7 @@ class _Statements:
             ).order_by(r.opened)
         )
         self.due = prepared(whole.where(r.due.is_not(None), r.due <= bindparam("now")).order_by(r.due).limit(limit))
-        self.next_due = prepared(select(r.due).where(r.due.is_not(None)).order_by(r.due).limit(text("1")))
+        self.next_due = prepared(select(func.min(r.due)).where(r.due.is_not(None)))
         self.inbox = prepared(
             select(r.request_id, r.caller_ref, t.seq, t.state, t.at, t.reason, t.error, t.output, t.progress)
             .where(t.opened == r.opened, t.caller == bindparam("caller"), t.seq > bindparam("after"))
