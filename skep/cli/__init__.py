@@ -1,0 +1,92 @@
+"""The `skep` command: groups and commands by name, each imported only when it is called.
+
+Every failure is one line, `code: detail`, on the error stream; exit codes are in `skep.cli.failures`.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("skep.cli.run:run", "Run the runtime in a data folder."),
+    "client": ("skep.cli.clients:client", "Accounts: add, list, remove, role, password, disable, enable."),
+    "things": ("skep.cli.things:things", "Things and what they offer."),
+    "watch": ("skep.cli.watch:watch", "Follow values and events as they come."),
+    "invoke": ("skep.cli.invoke:invoke", "Ask a Thing to act."),
+    "requests": ("skep.cli.requests:requests", "Requests and how they went."),
+    "history": ("skep.cli.history:history", "What Things said before; sealing it for Spark."),
+    "asof": ("skep.cli.asof:asof", "The value of everything at a moment of the past."),
+    "plot": ("skep.cli.plot:plot", "Draw the history of a property to a picture."),
+    "spark": ("skep.cli.spark:spark", "Jobs over the sealed history."),
+    "replay": ("skep.cli.replay:replay", "Play a CSV recording as a Thing."),
+    "simulate": ("skep.cli.simulate:simulate", "Run simulated devices as an agent."),
+    "authz": ("skep.cli.authz:authz", "Why somebody may or may not."),
+    "audit": ("skep.cli.audit:audit", "The log of security acts."),
+    "doctor": ("skep.cli.doctor:doctor", "Look for what commonly goes wrong."),
+    "demo": ("skep.cli.demo:demo", "The whole journey on this machine, with simulated devices."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, and which suggests the nearest name."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lazy = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self._lazy[cmd_name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The lazy commands' summaries are known here, so that `skep --help` imports nothing."""
+        own = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        rows = own + [(name, summary) for name, (_, summary) in self._lazy.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Try: skep demo · skep run --home ./site · skep things ls --home ./site",
+)
+@click.version_option(package_name="skep", prog_name="skep")
+def cli() -> None:
+    """A digital-twin runtime for IoT gateways: Things by MQTT and HTTPS, history into Spark."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    from skep.cli.failures import told
+
+    try:
+        result = cli.main(args=None if arguments is None else list(arguments), prog_name="skep", standalone_mode=False)
+    except BaseException as error:
+        return told(error)
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

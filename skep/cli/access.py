@@ -1,0 +1,105 @@
+"""How a command reaches a runtime: over HTTPS with a token, or through the control socket of a data folder.
+
+Where nothing runs in that folder, the command opens it itself for as long as it takes: the same runtime, without
+listeners, so that there is one way to do everything.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from skep.consumer import Consumer
+from things.errors import Unavailable
+
+T = TypeVar("T")
+
+SOCKET = "control.sock"
+
+
+def default_home() -> Path:
+    """$SKEP_HOME, else ~/.skep."""
+    return Path(os.environ.get("SKEP_HOME") or "~/.skep").expanduser()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What the command line says about where the runtime is."""
+
+    home: Path
+    url: str | None
+    token: str | None
+    ca: Path | None
+    json: bool
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Consumer]:
+        """A consumer that is let in: as the token's account, or as local admin. Raises Unavailable, Locked."""
+        if self.url is not None:
+            async with Consumer(self.url, token=self.token, ca=self.ca) as consumer:
+                yield consumer
+            return
+        async with self._held(), Consumer(socket=self.home / SOCKET) as consumer:
+            yield consumer
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[None]:
+        from runtime.home import is_held
+
+        if not self.home.is_dir():
+            raise Unavailable(f"there is no data folder {self.home}; start one with: skep run --home {self.home}")
+        if is_held(self.home):
+            yield
+            return
+        from runtime.app import opened
+
+        async with opened(self.home):
+            yield
+
+
+def access_options(command: Callable[..., T]) -> Callable[..., T]:
+    """`--home`, `--url`, `--token`, `--ca` and `--json`, handed to the command as one `access`."""
+
+    def wrapped(
+        *args: Any, home: Path | None, url: str | None, token: str | None, ca: Path | None, as_json: bool, **rest: Any
+    ) -> T:
+        if url is not None and home is not None:
+            raise click.UsageError("give --home or --url, not both")
+        access = Access(home=(home or default_home()).expanduser(), url=url, token=token, ca=ca, json=as_json)
+        return command(*args, access=access, **rest)
+
+    update_wrapper(wrapped, command)
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--ca", type=click.Path(path_type=Path), envvar="SKEP_CA", help="CA certificate of a runtime far away."
+        ),
+        click.option("--token", envvar="SKEP_TOKEN", help="Token for --url; better by SKEP_TOKEN than on the line."),
+        click.option("--url", envvar="SKEP_URL", help="Address of a runtime, https://HOST:PORT."),
+        click.option(
+            "--home", type=click.Path(path_type=Path), help="Data folder of the runtime. [default: $SKEP_HOME, ~/.skep]"
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def with_consumer(access: Access, work: Callable[[Consumer], Awaitable[T]]) -> T:
+    """Run `work` with an opened consumer, to its end."""
+
+    async def whole() -> T:
+        async with access.opened() as consumer:
+            return await work(consumer)
+
+    return run_async(whole())
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as a command's work."""
+    return asyncio.run(work)

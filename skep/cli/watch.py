@@ -1,0 +1,51 @@
+"""`skep watch`: values and events in the terminal as they come."""
+
+import asyncio
+from dataclasses import asdict
+
+import click
+
+from skep.cli.access import Access, access_options, with_consumer
+from skep.cli.output import cell, console, print_line, short_time
+from skep.consumer import Consumer
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  skep watch                          everything
+  skep watch dtw:pumps:pump-1/flow    one property of one Thing
+  skep watch 'dtw:pumps:*' --json | jq .value
+"""
+)
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option("--kind", type=click.Choice(("event", "property")), help="Only events, or only property values.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this long.")
+@access_options
+def watch(
+    access: Access, patterns: tuple[str, ...], kind: str | None, count: int | None, seconds: float | None
+) -> None:
+    """Follow values and events. PATTERN is dtw:AGENT:THING/NAME, with * for any; several share one connection."""
+
+    async def work(consumer: Consumer) -> None:
+        seen = 0
+        try:
+            async with asyncio.timeout(seconds):
+                async for change in consumer.watch(*(patterns or ("dtw:*",)), kind=kind):
+                    if access.json:
+                        print_line(asdict(change))
+                    else:
+                        mark = "!" if change.kind == "event" else " "
+                        console().print(
+                            f"[dim]{short_time(change.created)}[/] {mark} {cell(change.thing_id)}"
+                            f" [bold]{cell(change.name)}[/] {cell(change.value)}",
+                            soft_wrap=True,
+                        )
+                    seen += 1
+                    if count is not None and seen >= count:
+                        return
+        except TimeoutError:
+            return
+
+    with_consumer(access, work)
