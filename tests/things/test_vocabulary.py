@@ -20,7 +20,6 @@ from things.vocabulary import (
     unit_symbol,
 )
 
-
 NAMES = [*(str(word) for kind in WORDS for word in kind), *map(str, Unit), *map(str, Term)]
 
 
