@@ -1,0 +1,359 @@
+"""The one decision function: may this principal do this operation there?
+
+    limits  →  policies  →  rules  →  role  →  deny
+
+Limits cannot be lifted. A policy that applies decides before rules, a rule before the role, and what nothing allows is
+denied. Decisions that depend on nothing but who, what and where are remembered until rights change; the others are
+evaluated with the context that is passed in. Rights that cannot be read deny everything but their repair.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anyio import CancelScope, CapacityLimiter, Lock, to_thread
+
+from authz.documents import RoleDocument, RuleDocument
+from authz.limits import barrier, is_guarded, is_repair
+from authz.policy.facts import Facts
+from authz.policy.folder import PolicyFolder
+from authz.policy.sets import NeedsContext, Outcome, PolicySets, SetDocument, Verdict, with_context
+from authz.rights import Rights, RightsFile
+from authz.roles import BUILT_IN, RoleRights, grant_for, owner_of
+from authz.rules import MAX_RULES, MAX_RULES_OF_OWNER, Effect, Rule, deciding
+from things.addresses import Address
+from things.decisions import Context, Decision
+from things.errors import Conflict, Forbidden, Invalid, NotFound, QueueFull, SkepError, StorageDamaged
+from things.identity import AccountType, Principal, Role
+from things.messages import Operation
+
+MAX_CACHED = 65_536
+MAX_ROLES = 100
+
+_NO_RIGHTS = RoleRights(name="unknown", grants=())
+
+log = logging.getLogger(__name__)
+
+
+class LocalAuthorizer:
+    """The rights of this installation. Deciding is synchronous; changes are on disk before they count."""
+
+    def __init__(
+        self,
+        rights: RightsFile,
+        folder: PolicyFolder,
+        *,
+        account_type: Callable[[str], AccountType | None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._file = rights
+        self._folder = folder
+        self._account_type = account_type
+        self._clock = clock
+        self._lock = Lock()
+        self._limiter = CapacityLimiter(1)
+        self._listeners: list[Callable[[], None]] = []
+        self._cache: dict[tuple[str, str, str, str, Address], Decision | _Open] = {}
+        self._rights = Rights()
+        self._sets = PolicySets({})
+        self._is_damaged = False
+        self.version = 0
+        self.problem: str | None = None
+        """Why everything is denied, if it is: rights or a policy file cannot be read."""
+        self._load()
+
+    @classmethod
+    def open(
+        cls, home: Path, *, account_type: Callable[[str], AccountType | None], clock: Callable[[], int]
+    ) -> "LocalAuthorizer":
+        """The rights kept below `home`. `account_type` tells what an account is (agents may call services only)."""
+        return cls(
+            RightsFile(home / "rights.json"),
+            PolicyFolder(home / "policies"),
+            account_type=account_type,
+            clock=clock,
+        )
+
+    # ------------------------------------------------------------ deciding
+
+    def decide(
+        self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
+    ) -> Decision:
+        """Whether `principal` may do `operation` at `address`. Without a context, conditions that need one make the
+        cautious answer: what might block does, what might allow does not."""
+        key = (principal.account, principal.role, principal.type, operation, address)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._prepared(principal, operation, address)
+            # Whether an account is a service may still change while it does not exist.
+            owner = owner_of(address.thing_id)
+            if owner is None or self._account_type(owner) is not None:
+                if len(self._cache) >= MAX_CACHED:
+                    self._cache.clear()
+                self._cache[key] = found
+        if found.__class__ is Decision:
+            return found
+        assert isinstance(found, _Open)
+        return found.decide(context)
+
+    def steps(
+        self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
+    ) -> list[tuple[str, Decision | None]]:
+        """Each stage in order with what it says, None where it says nothing; the first that speaks decides."""
+        stages = self._stages(principal, operation, address)
+        outcome = _judged(self._sets, stages.facts, context)
+        policy = None if outcome is None or stages.is_repair else _of_outcome(outcome)
+        return [("limit", stages.limit), ("policy", policy), ("rule", stages.rule), ("role", stages.role)]
+
+    def has_role(self, name: str) -> bool:
+        """Whether a role exists, built-in or custom."""
+        return name in BUILT_IN or name in self._rights.roles
+
+    def on_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, in the event loop, after rights changed: what sessions may see is to be decided anew."""
+        self._listeners.append(callback)
+
+    def forget(self) -> None:
+        """Drop remembered decisions: accounts changed."""
+        self._cache.clear()
+        self.version += 1
+
+    # ------------------------------------------------------------ what is set
+
+    @property
+    def roles(self) -> list[RoleRights]:
+        return [*BUILT_IN.values(), *self._rights.roles.values()]
+
+    @property
+    def rules(self) -> list[Rule]:
+        return list(self._rights.rules.values())
+
+    @property
+    def policy_sets(self) -> PolicySets:
+        return self._sets
+
+    @property
+    def folder(self) -> PolicyFolder:
+        return self._folder
+
+    async def put_role(self, document: RoleDocument) -> None:
+        """Create or replace a custom role."""
+        async with self._changing():
+            if document.name not in self._rights.roles and len(self._rights.roles) >= MAX_ROLES:
+                raise QueueFull("this installation's list of roles", MAX_ROLES)
+            await self._save(replace(self._rights, roles={**self._rights.roles, document.name: document.rights()}))
+
+    async def remove_role(self, name: str) -> None:
+        """Remove a custom role; accounts that still have it may do nothing."""
+        async with self._changing():
+            if name not in self._rights.roles:
+                raise NotFound(f"no custom role {name[:64]!r}")
+            roles = {key: role for key, role in self._rights.roles.items() if key != name}
+            await self._save(replace(self._rights, roles=roles))
+
+    async def put_rule(self, document: RuleDocument, principal: Principal) -> Rule:
+        """Create or replace a rule in somebody's name. Raises Forbidden if the Things are not theirs to rule over."""
+        rule = document.rule(principal, self._clock())
+        for role in rule.roles:
+            if not self.has_role(role):
+                raise Invalid(f"there is no role {role[:64]!r}")
+        if is_guarded(str(rule.thing)):
+            raise Invalid("accounts, rights and the runtime itself are not subject to rules")
+        async with self._changing():
+            standing = self._rights.rules.get(rule.rule_id)
+            if not rule.by_admin:
+                self._check_owner(rule, standing, principal)
+            if standing is None and len(self._rights.rules) >= MAX_RULES:
+                raise QueueFull("this installation's list of rules", MAX_RULES)
+            await self._save(replace(self._rights, rules={**self._rights.rules, rule.rule_id: rule}))
+        return rule
+
+    async def remove_rule(self, rule_id: str, principal: Principal) -> None:
+        async with self._changing():
+            rule = self._rights.rules.get(rule_id)
+            if rule is None or (principal.role != Role.ADMIN and rule.set_by != principal.account):
+                raise NotFound(f"no rule {rule_id[:64]!r}")
+            rules = {key: kept for key, kept in self._rights.rules.items() if key != rule_id}
+            await self._save(replace(self._rights, rules=rules))
+
+    async def put_policy_set(self, document: SetDocument) -> SetDocument:
+        """Activate a policy set, new or in place of its former version. Raises Invalid; Conflict when its `version`
+        is neither the next one nor left at 1."""
+        async with self._changing():
+            documents = self._documents()
+            standing = documents.get(document.id)
+            following = 1 if standing is None else standing.version + 1
+            if document.version not in {1, following}:
+                raise Conflict(f"policy set {document.id!r} is at version {following - 1}, not {document.version - 1}")
+            document = document.model_copy(update={"version": following})
+            sets = PolicySets({**documents, document.id: document})
+            rights = replace(self._rights, policies=self._rights.policies | {document.id})
+            await self._save(rights, lambda: self._folder.write(document), sets)
+            self._recheck()
+        return document
+
+    async def remove_policy_set(self, set_id: str) -> None:
+        """Deactivate a set and take its file away. Also lets go of a set whose file was lost or is broken."""
+        async with self._changing():
+            documents = self._documents()
+            if set_id not in documents and set_id not in self._rights.policies and self.problem is None:
+                raise NotFound(f"no policy set {set_id[:64]!r}")
+            sets = PolicySets({key: kept for key, kept in documents.items() if key != set_id})
+            rights = replace(self._rights, policies=self._rights.policies - {set_id})
+            await self._save(rights, lambda: self._folder.remove(set_id), sets)
+            self._recheck()
+
+    async def reload(self) -> None:
+        """Read roles, rules and policy files again, as at start; `problem` tells if that failed."""
+        async with self._changing():
+            await to_thread.run_sync(self._load, limiter=self._limiter)
+        self._changed()
+
+    # ------------------------------------------------------------ private
+
+    def _prepared(self, principal: Principal, operation: Operation, address: Address) -> "Decision | _Open":
+        stages = self._stages(principal, operation, address)
+        if stages.limit is not None:
+            return stages.limit
+        without = stages.rule or stages.role
+        if stages.is_repair:
+            return without
+        try:
+            outcome = self._sets.outcome(stages.facts)
+        except NeedsContext:
+            return _Open(self._sets, stages.facts, without)
+        return without if outcome is None else _of_outcome(outcome)
+
+    def _stages(self, principal: Principal, operation: Operation, address: Address) -> "_Stages":
+        facts = Facts(principal=principal, operation=operation, address=address, context=None)
+        wall = barrier(principal, operation, address)
+        repair = is_repair(principal, operation, address)
+        if wall is None and self.problem is not None and not repair:
+            wall = f"closed: {self.problem}"
+        rule = deciding(self._rights.rules.values(), principal, operation, address)
+        return _Stages(
+            facts=facts,
+            limit=None if wall is None else Decision(allowed=False, rule=wall),
+            is_repair=repair,
+            rule=None if rule is None else Decision(allowed=rule.effect is Effect.ALLOW, rule=f"rule {rule.rule_id}"),
+            role=self._by_role(principal, operation, address),
+        )
+
+    def _by_role(self, principal: Principal, operation: Operation, address: Address) -> Decision:
+        rights = BUILT_IN.get(principal.role) or self._rights.roles.get(principal.role, _NO_RIGHTS)
+        grant = grant_for(rights, principal, operation, address, self._account_type)
+        if grant is None:
+            return Decision(allowed=False, rule=f"role {principal.role} does not allow {operation}")
+        return Decision(allowed=True, rule=f"role {principal.role} allows {operation} on {grant.scope}")
+
+    def _check_owner(self, rule: Rule, standing: Rule | None, principal: Principal) -> None:
+        prefix = f"dtw:{principal.account}:"
+        if principal.type is AccountType.CONSUMER or not str(rule.thing).startswith(prefix):
+            raise Forbidden("agents and services set rules about their own Things, admins about any")
+        if standing is not None and standing.set_by != principal.account:
+            raise Conflict(f"there is already a rule {rule.rule_id!r}")
+        own = [kept for kept in self._rights.rules.values() if kept.set_by == principal.account]
+        if standing is None and len(own) >= MAX_RULES_OF_OWNER:
+            raise QueueFull(f"account {principal.account!r}", MAX_RULES_OF_OWNER)
+
+    def _documents(self) -> dict[str, SetDocument]:
+        """The sets a change starts from; while policies are broken, those that can be read."""
+        return dict(self._sets.documents) if self.problem is None else self._folder.readable()
+
+    def _load(self) -> None:
+        try:
+            known = self._rights = self._file.load()
+            self._is_damaged = False
+        except SkepError as error:
+            self._is_damaged = True
+            self.problem = error.detail
+        else:
+            self._recheck()
+            if self.problem is None and self._rights.policies != known.policies:
+                self._file.save(self._rights)
+        if self.problem is not None:
+            log.error(
+                "rights cannot be read; everything is denied until they are repaired", extra={"why": self.problem}
+            )
+
+    def _recheck(self) -> None:
+        """Take the policy files as they are on disk; they all have to be good."""
+        try:
+            sets = self._folder.load(self._rights.policies)
+        except SkepError as error:
+            self.problem = f"policy {error.detail}"
+            return
+        self.problem = None
+        self._sets = sets
+        self._rights = replace(self._rights, policies=frozenset(sets.documents))
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """One change at a time, finished even if the caller is cancelled."""
+        async with self._lock:
+            with CancelScope(shield=True):
+                yield
+
+    async def _save(
+        self, rights: Rights, also: Callable[[], None] = lambda: None, sets: PolicySets | None = None
+    ) -> None:
+        if self._is_damaged:
+            raise StorageDamaged(f"{self.problem}; nothing is changed until then")
+        fresh = replace(rights, version=rights.version + 1)
+
+        def write() -> None:
+            also()
+            self._file.save(fresh)
+
+        await to_thread.run_sync(write, limiter=self._limiter)
+        self._rights = fresh
+        if sets is not None:
+            self._sets = sets
+        self._changed()
+
+    def _changed(self) -> None:
+        self.forget()
+        for listener in self._listeners:
+            try:
+                listener()
+            except Exception:  # one listener's trouble must not keep others at old rights
+                log.exception("a listener failed on changed rights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stages:
+    facts: Facts
+    limit: Decision | None
+    is_repair: bool
+    rule: Decision | None
+    role: Decision
+
+
+class _Open:
+    """A decision that hangs on the context: the policies that apply, and what holds where they say nothing."""
+
+    __slots__ = ("_facts", "_sets", "_without")
+
+    def __init__(self, sets: PolicySets, facts: Facts, without: Decision) -> None:
+        self._sets = sets
+        self._facts = facts
+        self._without = without
+
+    def decide(self, context: Context | None) -> Decision:
+        outcome = _judged(self._sets, self._facts, context)
+        return self._without if outcome is None else _of_outcome(outcome)
+
+
+def _judged(sets: PolicySets, facts: Facts, context: Context | None) -> Outcome | None:
+    if context is not None:
+        facts = with_context(facts, context)
+    try:
+        return sets.outcome(facts)
+    except NeedsContext:
+        return sets.blind_outcome(facts)
+
+
+def _of_outcome(outcome: Outcome) -> Decision:
+    return Decision(allowed=outcome.verdict is Verdict.ALLOW, rule=outcome.rule, obligations=outcome.obligations)

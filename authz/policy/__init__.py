@@ -1,0 +1,1 @@
+"""Policies: what no role can say — time, place, rate, content — as reviewable documents."""
