@@ -25,19 +25,22 @@ class Acknowledgements:
 
     `acknowledge(qos, packet_id, outcome)` runs for each QoS 1 and 2 publish, in order; `failed(error)` at most once.
     QoS 0 publishes may be added too: they count as unanswered, need no acknowledgement, and may fail alone.
+    `advanced()` runs whenever the queue got shorter, so that a socket that was not read for its length is read again.
     """
 
-    __slots__ = ("_acknowledge", "_failed", "_idle", "_queue", "_start", "broken")
+    __slots__ = ("_acknowledge", "_advanced", "_failed", "_idle", "_queue", "_start", "broken")
 
     def __init__(
         self,
         acknowledge: Callable[[int, int, Outcome], None],
         failed: Callable[[BaseException], None],
         start: Start,
+        advanced: Callable[[], None] | None = None,
     ) -> None:
         self._acknowledge = acknowledge
         self._failed = failed
         self._start = start
+        self._advanced = advanced
         self._queue: deque[tuple[asyncio.Future[Outcome], int, int]] = deque()
         self._idle: asyncio.Future[None] | None = None
         self.broken = False
@@ -78,6 +81,8 @@ class Acknowledgements:
                 log.warning("a QoS 0 publish was lost", extra={"error": repr(error)})
         if not queue and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+        if self._advanced is not None:
+            self._advanced()
 
 
 def _error(future: "asyncio.Future[Outcome]") -> BaseException | None:
