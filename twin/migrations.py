@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, text
 
-from things.errors import StorageDamaged
+from things.errors import NewerSchema, StorageDamaged
 
 
 class Migration(NamedTuple):
@@ -26,17 +26,14 @@ class Migration(NamedTuple):
 
 def migrate(engine: Engine, migrations: Sequence[Migration], *, backup_of: Path | None = None) -> int:
     """Bring the schema up to date; returns its number. `backup_of` is the SQLite file to copy first. Raises
-    StorageDamaged for a newer schema or a failing check; whatever a migration raises undoes all of them."""
+    NewerSchema, StorageDamaged for a failing check; whatever a migration raises undoes all of them."""
     for expected, migration in enumerate(migrations, start=1):
         assert migration.number == expected, "migrations are numbered from 1 without gaps"
     if backup_of is not None:
         _check(engine, backup_of)
     current = _current(engine)
     if current > len(migrations):
-        raise StorageDamaged(
-            f"{backup_of.name if backup_of else 'the database'} has schema {current}, "
-            f"written by a newer skep; this one knows {len(migrations)}"
-        )
+        raise NewerSchema(str(backup_of or "the database"), current, len(migrations))
     if current == len(migrations):
         return current
     if backup_of is not None and current > 0:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from things.errors import StorageDamaged
+from things.errors import NewerSchema, StorageDamaged
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,7 @@ def day_of(received: int) -> str:
 
 
 def found_files(folder: Path) -> tuple[list[DayFile], list[Path]]:
-    """The files in a folder by rising row id, and those set aside now because they are damaged. Raises StorageDamaged
-    for a file that a newer skep wrote."""
+    """The files in a folder by rising row id, and those set aside now because they are damaged. Raises NewerSchema."""
     files: list[DayFile] = []
     damaged: list[Path] = []
     named = sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
@@ -172,7 +171,7 @@ def _opened(path: Path, *, check: bool) -> DayFile:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         schema = connection.execute("PRAGMA user_version").fetchone()[0]
         if schema > SCHEMA:
-            raise StorageDamaged(f"{path} has schema {schema}, written by a newer skep; this one knows {SCHEMA}")
+            raise NewerSchema(str(path), schema, SCHEMA)
         if check:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":

@@ -7,7 +7,7 @@ file's unique key recognises). Old files are dropped whole; ids are never used a
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
 from hashlib import blake2b
@@ -100,17 +100,6 @@ class HistoryStore:
         """The rows a query asks for, of what is committed; at most `query.limit`."""
         paths = reading.files_for(query, self._files)
         return await anyio.to_thread.run_sync(self._read, query, paths, limiter=self._limiter)
-
-    def batches(self, first: int, last: int, size: int) -> Iterator[Sequence[Row]]:
-        """The rows of a range of ids in order, `size` at a time. Blocks: for worker threads and other processes."""
-        after = first - 1
-        while after < last:
-            query = HistoryQuery(after_row=after, limit=size)
-            rows = [row for row in self._read(query, reading.files_for(query, self._files)) if row.row_id <= last]
-            if not rows:
-                return
-            yield rows
-            after = rows[-1].row_id
 
     async def drop(self, file: DayFile) -> None:
         """Drop a file that is not written any more."""
