@@ -1,0 +1,204 @@
+"""The embedded amqtt broker as a wire engine: MQTT 3.1.1, deliveries at QoS 0 and 1, no session outlives its link.
+
+amqtt decodes checked packets and drives each connection; it keeps no retained message, subscription, queue or will,
+and every session it sees has an id that never repeats, so that none is ever found, kicked or resumed by its id. One
+private name is overridden (`Broker._initialize_client_session`), which is why the version is pinned exactly.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from typing import Any, cast
+
+import anyio
+from amqtt.adapters import ReaderAdapter, WriterAdapter
+from amqtt.broker import Broker
+from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
+from amqtt.errors import MQTTError
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
+from amqtt.mqtt.puback import PubackPacket
+from amqtt.mqtt.pubcomp import PubcompPacket
+from amqtt.mqtt.publish import PublishPacket
+from amqtt.mqtt.pubrec import PubrecPacket
+from amqtt.plugins.base import BaseAuthPlugin
+from amqtt.session import Session
+from anyio.abc import TaskStatus
+
+from bindings.mqtt.front import Client, Front
+from bindings.mqtt.seam import Closed, Gate, Grant, Limits, Listener, Listening, Outcome, Publish, SubscribeOptions
+from bindings.mqtt.streams import CoalescingWriter
+from bindings.mqtt.tasks import Tasks
+
+MAX_QOS = 1
+"""amqtt's outgoing QoS 2 loses messages whose client is slow, so none is granted."""
+
+_LISTENER = "default"
+_ADMITTED = "skep.admitted"
+
+
+class Connection(ReaderAdapter, WriterAdapter):  # type: ignore[misc]
+    """One client as amqtt sees it: packets that `front` has checked, writes that never wait."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._packet, self._at = b"", 0
+
+    async def read(self, n: int = -1) -> bytes:
+        if self._at == len(self._packet):
+            self._packet, self._at = await self.client.packet(), 0
+        start = self._at
+        self._at = len(self._packet) if n < 0 else min(start + n, len(self._packet))
+        return self._packet[start : self._at]
+
+    def feed_eof(self) -> None:
+        self.client.out.close()
+
+    def write(self, data: bytes) -> None:
+        self.client.out.write(data)
+
+    async def drain(self) -> None:
+        """No packet task waits behind a slow client: the link's queue and `Client.packet` bound what is unread."""
+
+    def get_peer_info(self) -> tuple[str, int]:
+        return self.client.peer
+
+    def get_ssl_info(self) -> ssl.SSLObject | None:
+        return self.client.tls
+
+    async def close(self) -> None:
+        self.client.out.close()
+
+
+class AmqttWire:
+    """What a link writes (`bindings.mqtt.links.Wire`), in amqtt's packets."""
+
+    def __init__(self, out: CoalescingWriter) -> None:
+        self._out = out
+        self.when_room, self.close = out.when_room, out.close
+
+    @property
+    def has_room(self) -> bool:
+        return self._out.has_room
+
+    def publish(self, message: Publish, qos: int, packet_id: int | None) -> None:
+        packet = PublishPacket.build(message.topic, message.payload, packet_id, False, qos, message.retain)
+        self._out.write(packet.to_bytes())
+
+    def acknowledge(self, qos: int, packet_id: int, outcome: Outcome) -> None:
+        packet = PubackPacket.build(packet_id) if qos == 1 else PubrecPacket.build(packet_id)
+        self._out.write(packet.to_bytes())
+
+
+class Handler(BrokerProtocolHandler):  # type: ignore[misc]
+    """amqtt's packet handler; it runs each of these in a task of its own, started in order of arrival."""
+
+    client: Client
+
+    async def start(self) -> None:
+        await super().start()
+        self.client.open()
+
+    async def stop(self) -> None:
+        self.client.link.close(Closed.LOST)
+        await super().stop()
+
+    async def handle_connect(self, connect: Any) -> None:
+        self.client.link.close(Closed.PROTOCOL)
+
+    async def handle_disconnect(self, disconnect: Any) -> None:
+        if disconnect is not None:
+            self.client.link.close(Closed.DISCONNECT)
+        await super().handle_disconnect(None)
+
+    async def handle_publish(self, publish_packet: Any) -> None:
+        message = Publish(
+            topic=publish_packet.topic_name,
+            payload=publish_packet.data,
+            qos=publish_packet.qos,
+            retain=publish_packet.retain_flag,
+            duplicate=publish_packet.dup_flag,
+        )
+        self.client.link.received(message, publish_packet.packet_id or 0)
+
+    async def handle_puback(self, puback: Any) -> None:
+        self.client.link.acknowledged(puback.packet_id)
+
+    async def handle_pubrel(self, pubrel: Any) -> None:
+        self.client.link.released(pubrel.packet_id)
+        self.client.out.write(PubcompPacket.build(pubrel.packet_id).to_bytes())
+
+    async def handle_subscribe(self, subscribe: Any) -> None:
+        link = self.client.link
+        grants = [link.subscribe(text, SubscribeOptions(qos=qos)) for text, qos in subscribe.payload.topics]
+        codes = [min(grant.qos, MAX_QOS) if isinstance(grant, Grant) else 0x80 for grant in grants]
+        await self.mqtt_acknowledge_subscription(subscribe.variable_header.packet_id, codes)
+        link.subscribed([message for grant in grants if isinstance(grant, Grant) for message in grant.latest])
+
+    async def handle_unsubscribe(self, unsubscribe: Any) -> None:
+        for topic_filter in unsubscribe.payload.topics:
+            self.client.link.unsubscribe(topic_filter)
+        await self.mqtt_acknowledge_unsubscription(unsubscribe.variable_header.packet_id)
+
+
+class Admitted(BaseAuthPlugin):  # type: ignore[misc]
+    """The second lock: only sessions that the gate has admitted."""
+
+    async def authenticate(self, *, session: Session) -> bool:
+        return _ADMITTED in session.attributes
+
+
+class HardenedBroker(Broker):  # type: ignore[misc]
+    """amqtt's broker behind our listeners, with our way into a session."""
+
+    front: Front
+
+    async def serve_client(self, client: Client) -> None:
+        """Serve one client to its end, and leave nothing of it."""
+        connection = Connection(client)
+        try:
+            await self.external_connected(connection, connection, _LISTENER)
+        finally:
+            self.sessions.pop(client.session_id, None)
+
+    async def _initialize_client_session(
+        self, reader: ReaderAdapter, writer: WriterAdapter, remote_address: str, remote_port: int
+    ) -> tuple[BrokerProtocolHandler, Session]:
+        client = cast("Connection", reader).client
+        if not await self.front.admit(client):
+            raise MQTTError("refused")
+        session = Session()
+        session.client_id = client.session_id
+        session.clean_session, session.keep_alive = True, 0
+        session.attributes[_ADMITTED] = True
+        handler = Handler(self.plugins_manager)
+        handler.client = client
+        return handler, session
+
+
+class AmqttEngine:
+    """Serves MQTT 3.1.1 over TCP and TLS (`bindings.mqtt.seam.Engine`)."""
+
+    name = "amqtt"
+
+    def __init__(self, listeners: Sequence[Listener], limits: Limits) -> None:
+        self._listeners = listeners
+        self._limits = limits
+
+    async def serve(self, gate: Gate, *, task_status: TaskStatus[Listening]) -> None:
+        """Serve until cancelled; then let commits in flight end and be acknowledged before the links close."""
+        logging.getLogger("amqtt").setLevel(logging.ERROR)  # it warns of every client that goes wrong
+        listener = ListenerConfig(type=ListenerType.EXTERNAL, bind="external")
+        plugins: dict[str, Any] = {f"{__name__}.{Admitted.__name__}": {}}
+        broker = HardenedBroker(BrokerConfig(listeners={_LISTENER: listener}, plugins=plugins))
+        async with asyncio.TaskGroup() as group:
+            broker.front = Front(gate, self._limits, Tasks(group), wire=AmqttWire, max_qos=MAX_QOS)
+            await broker.start()
+            try:
+                addresses = [await broker.front.listen(each, broker.serve_client) for each in self._listeners]
+                task_status.started(Listening(addresses=addresses))
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await broker.front.stop()
+                    await broker.shutdown()

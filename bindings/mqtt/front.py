@@ -1,0 +1,191 @@
+"""What comes before and after MQTT proper, for engines over asyncio streams: listen, admit, take over, stop in order.
+
+An engine is called with a `Client` whose link exists; it decodes the packets that `Client.packet` hands out and tells
+the link. Everything here is bounded by `Limits` and ends with the client, however it ends.
+"""
+
+import asyncio
+import itertools
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bindings.mqtt.framing import FramingError, check, connack, read_connect
+from bindings.mqtt.links import ClientLink, Wire
+from bindings.mqtt.seam import Closed, Gate, Limits, Listener
+from bindings.mqtt.streams import MAX_UNREAD_BYTES, CoalescingWriter, PacketReader
+from bindings.mqtt.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_PACKETS_PER_TURN = 32
+_SETTLE_S, _CLOSE_S = 5.0, 3.0
+
+
+class Client:
+    """One connection: checked packets in, coalesced bytes out, and from admission on its link."""
+
+    link: ClientLink
+
+    def __init__(self, reader: PacketReader, out: CoalescingWriter, stream: asyncio.StreamWriter) -> None:
+        self.out = out
+        self.packets = reader
+        self.session_id = ""
+        self.peer: tuple[str, int] = (stream.get_extra_info("peername") or ("", 0))[:2]
+        self.tls: ssl.SSLObject | None = stream.get_extra_info("ssl_object")
+        self._opened = asyncio.Event()
+        self._count = 0
+
+    def open(self) -> None:
+        """CONNACK is on its way: open the link, then let packets be read."""
+        self.link.open()
+        self._opened.set()
+
+    async def packet(self) -> bytes:
+        """The next packet behind CONNECT, once the link is open and has credit; b"" when the link is closed."""
+        await self._opened.wait()
+        self._count += 1
+        if self._count % _PACKETS_PER_TURN == 0:
+            await asyncio.sleep(0)  # the engine's packet tasks run here, so that the credit below counts them
+        ended, packet = Closed.LOST, b""
+        try:
+            if self.out.unread_bytes > MAX_UNREAD_BYTES:
+                await self.out.drain()
+            packet = await self.packets.packet()
+            if packet:
+                check(packet)
+                await self.link.credit()
+                self.packets.excuse()
+        except FramingError as error:
+            log.info("client broke the protocol", extra={"account": self.link.principal.account, "what": str(error)})
+            ended, packet = Closed.PROTOCOL, b""
+        except TimeoutError:
+            ended = Closed.KEEP_ALIVE
+        if packet and not self.link.is_closed:
+            return packet
+        await asyncio.sleep(0)  # packets handed out before are taken before the end is told
+        self.link.close(ended)
+        return b""
+
+
+class Front:
+    """The listeners of one engine and the links of all their clients."""
+
+    def __init__(
+        self, gate: Gate, limits: Limits, tasks: Tasks, *, wire: Callable[[CoalescingWriter], Wire], max_qos: int
+    ) -> None:
+        self._gate = gate
+        self._limits = limits
+        self._tasks = tasks
+        self._wire = wire
+        self._max_qos = max_qos
+        self._links: dict[tuple[str, str], ClientLink] = {}
+        self._accounts: Counter[str] = Counter()
+        self._serial = itertools.count(1)
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Future[None]] = set()
+
+    async def listen(self, listener: Listener, serve: Callable[[Client], Awaitable[None]]) -> tuple[str, int]:
+        """Listen at an address; `serve` gets each client before its CONNECT and calls `admit`."""
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            out = CoalescingWriter(writer, self._tasks.start)
+            if len(self._connections) >= self._limits.max_connections:
+                out.close()
+                return
+            client = Client(PacketReader(reader, self._limits), out, writer)
+            connection = self._tasks.start(self._served(client, serve))
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
+
+        handshake_s = self._limits.connect_timeout_s if listener.tls else None
+        server = await asyncio.start_server(
+            connected, listener.host, listener.port, ssl=listener.tls, ssl_handshake_timeout=handshake_s
+        )
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    async def admit(self, client: Client) -> bool:
+        """Read CONNECT, ask the gate, make the link; False if the client was refused and answered."""
+        try:
+            packet = await client.packets.packet()
+            if not packet:
+                return False
+            name = _common_name(client.tls)
+            hello, keep_alive_s = read_connect(packet, source=client.peer[0], certificate_name=name)
+        except FramingError as error:
+            client.out.write(error.answer)
+            return False
+        except TimeoutError:
+            return False
+        serial = next(self._serial)
+        if not hello.client_id:
+            hello = replace(hello, client_id=f"auto-{serial}")
+        principal = await self._gate.admit(hello)
+        if principal is None:
+            client.out.write(connack(5))
+            return False
+        key = (principal.account, hello.client_id)
+        older = self._links.get(key)
+        if older is not None:
+            older.close(Closed.TAKEN_OVER)
+        elif self._accounts[principal.account] >= self._limits.max_links_per_account:
+            client.out.write(connack(3))
+            return False
+        client.session_id = f"{principal.account}/{hello.client_id}#{serial}"
+        client.packets.idle_s = 1.5 * (keep_alive_s or self._limits.default_keep_alive_s)
+        client.link = ClientLink(
+            gate=self._gate,
+            hello=hello,
+            principal=principal,
+            limits=self._limits,
+            wire=self._wire(client.out),
+            start=self._tasks.start,
+            max_qos=self._max_qos,
+        )
+        self._links[key] = client.link
+        self._accounts[principal.account] += 1
+        return True
+
+    async def stop(self) -> None:
+        """Stop listening and reading, let what is being committed be acknowledged, close every link."""
+        for server in self._servers:
+            server.close()
+        links = tuple(self._links.values())
+        stopping = [self._tasks.start(link.stop()) for link in links]
+        if stopping:
+            await asyncio.wait(stopping, timeout=_SETTLE_S)
+        for link in tuple(self._links.values()):
+            link.close(Closed.SHUTDOWN)
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=_CLOSE_S)
+        for connection in self._connections | set(stopping):
+            connection.cancel()
+
+    async def _served(self, client: Client, serve: Callable[[Client], Awaitable[None]]) -> None:
+        try:
+            await serve(client)
+        except Exception:
+            log.exception("connection failed", extra={"source": client.peer[0]})
+        finally:
+            if client.session_id:
+                link = client.link
+                link.close(Closed.LOST)
+                key = (link.principal.account, link.client_id)
+                if self._links.get(key) is link:
+                    del self._links[key]
+                self._accounts[link.principal.account] -= 1
+                if not self._accounts[link.principal.account]:
+                    del self._accounts[link.principal.account]
+            client.out.close()
+
+
+def _common_name(tls: ssl.SSLObject | None) -> str | None:
+    """Of the client's certificate, which the TLS layer has verified if it shows one at all."""
+    certificate: Mapping[str, Any] = (tls.getpeercert() if tls is not None else None) or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else None

@@ -1,0 +1,123 @@
+"""Whole packets in and coalesced writes out, over asyncio streams; for engines that bring no transport of their own."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from bindings.mqtt.framing import Framing
+from bindings.mqtt.seam import Limits
+
+HIGH_WATER_BYTES = 65_536
+"""Written but not taken by the client; beyond it deliveries wait in the bounded queue of their link."""
+
+MAX_UNREAD_BYTES = 4 * HIGH_WATER_BYTES
+"""Beyond it (acknowledgements of a client that writes and never reads) its packets are not read either."""
+
+_READ_BYTES = 65_536
+_LINGER_S = 2.0
+"""How long a closed connection may take to swallow its last bytes."""
+
+
+class PacketReader:
+    """Packets of one client; each must be whole before the clock of `idle_s` runs out, so a drip of bytes is idle."""
+
+    __slots__ = ("_framing", "_last", "_loop", "_reader", "idle_s")
+
+    def __init__(self, reader: asyncio.StreamReader, limits: Limits) -> None:
+        self._reader = reader
+        self._framing = Framing(limits.max_packet_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self.idle_s = limits.connect_timeout_s
+
+    async def packet(self) -> bytes:
+        """The next packet; b"" when the client is gone. Raises FramingError, TimeoutError."""
+        framing = self._framing
+        while (packet := framing.next()) is None:
+            try:
+                async with asyncio.timeout_at(self._last + self.idle_s):
+                    data = await self._reader.read(_READ_BYTES)
+            except OSError as error:
+                if isinstance(error, TimeoutError):
+                    raise
+                return b""
+            if not data:
+                return b""
+            framing.feed(data)
+        self._last = self._loop.time()
+        return packet
+
+    def excuse(self) -> None:
+        """Start the clock anew: the runtime kept the client waiting, not the client the runtime."""
+        self._last = self._loop.time()
+
+
+class CoalescingWriter:
+    """One write per turn of the loop; says when the client has taken enough for more."""
+
+    __slots__ = ("_chunks", "_loop", "_pending", "_start", "_waiting", "_writer", "closed")
+
+    def __init__(
+        self, writer: asyncio.StreamWriter, start: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]]
+    ) -> None:
+        self._writer = writer
+        self._start = start
+        self._loop = asyncio.get_running_loop()
+        self._chunks: list[bytes] = []
+        self._pending = 0
+        self._waiting = False
+        self.closed = False
+        writer.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
+    def write(self, data: bytes) -> None:
+        """Send with whatever else is written in this turn; nothing once closed."""
+        if self.closed:
+            return
+        if not self._chunks:
+            self._loop.call_soon(self._flush)
+        self._chunks.append(data)
+        self._pending += len(data)
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the client has not taken from us yet, beyond the sockets' buffers."""
+        return self._pending + self._writer.transport.get_write_buffer_size()
+
+    @property
+    def has_room(self) -> bool:
+        return self.unread_bytes <= HIGH_WATER_BYTES
+
+    def when_room(self, then: Callable[[], None]) -> None:
+        """Call `then` once the client has taken enough; one caller at a time."""
+        if not self._waiting and not self.closed:
+            self._waiting = True
+            self._start(self._drained(then))
+
+    async def drain(self) -> None:
+        """Return when the client has taken enough, or is gone."""
+        self._flush()
+        with suppress(OSError):
+            await self._writer.drain()
+
+    def close(self) -> None:
+        """Send what is left and close; a client that does not take it is cut off."""
+        if self.closed:
+            return
+        self._flush()
+        self.closed = True
+        self._writer.close()
+        self._loop.call_later(_LINGER_S, self._writer.transport.abort)
+
+    async def _drained(self, then: Callable[[], None]) -> None:
+        await self.drain()
+        self._waiting = False
+        if not self.closed:
+            then()
+
+    def _flush(self) -> None:
+        if self._chunks and not self.closed:
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._pending = 0
+            self._writer.write(data)
