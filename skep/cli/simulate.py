@@ -1,0 +1,26 @@
+"""`skep simulate`: the sample devices, as an agent."""
+
+from pathlib import Path
+
+import click
+
+from skep.cli.access import run_async
+from skep.cli.agents import agent_for, agent_options
+from skep.simulation import Simulation
+from things.simulated import PumpStation, RoomClimate
+
+
+@click.command(epilog="Example: skep simulate --home ./site")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Simulated seconds a second.")
+@agent_options("simulated")
+def simulate(rate: float, home: Path, agent: str, mqtt: str | None, token: str | None, ca: Path | None) -> None:
+    """Run a pump station (pump-1) and a room (room-1) until stopped."""
+
+    async def work() -> None:
+        speaker = await agent_for(home, agent, mqtt=mqtt, token=token, ca=ca)
+        simulation = Simulation(speaker, {"pump-1": PumpStation(), "room-1": RoomClimate()}, rate=rate)
+        async with speaker:
+            click.echo(f"dtw:{agent}:pump-1 and dtw:{agent}:room-1 are live; Ctrl-C ends them")
+            await simulation.run()
+
+    run_async(work())
