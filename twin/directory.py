@@ -81,7 +81,7 @@ class DirectoryStore:
 
     def things_of(self, agent: str) -> Sequence[str]:
         """The ids of an agent's Things, sorted."""
-        return sorted(self._of_agent.get(agent, ()))
+        return sorted(thing_id for thing_id in self._of_agent.get(agent, ()) if self.get(thing_id) is not None)
 
     def ids(self) -> Sequence[str]:
         """All thing ids, sorted."""
@@ -124,9 +124,11 @@ class DirectoryStore:
         before, after = await self._database.submit(
             lambda connection: self._put(connection, thing_id, td, agent, expires)
         )
-        if before is None or (before.expires is not None and self._is_expired(before)):
+        if after is before:
+            return self._entries.get(thing_id, after)
+        if before is None or self._is_expired(before):
             self._changed(Change.CREATED, None, after)
-        elif after is not before:
+        else:
             self._changed(Change.UPDATED, before, after)
         return after
 
@@ -173,7 +175,7 @@ class DirectoryStore:
         now = self._clock()
         before = _standing(connection, thing_id)
         if before is not None and (before.td.text, before.agent, before.expires) == (td.text, agent, expires):
-            return before, self._entries.get(thing_id, before)
+            return before, before
         if before is not None and before.td.text == td.text:
             version = before.version  # only the registration changed
         else:
