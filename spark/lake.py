@@ -1,0 +1,155 @@
+"""The lake as DataFrames, exactly as its manifest says: the bulk path of all our jobs.
+
+The manifest is resolved on the driver into a list of files, pruned by gateway and day, and Spark reads those. A plain
+`read.parquet` of the folder would also see files that a killed writer left and both sides of a compaction.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic_core import from_json
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import StructType
+
+from spark import schemas
+from things import lake as layout
+from things.errors import StorageDamaged
+from things.lake import MANIFEST, Part, Snapshot, commit_of, snapshot_of
+
+_NAME = re.compile(r"(checkpoint-)?(\d{12})\.json")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
+
+
+def readings(
+    session: SparkSession,
+    lake: str | Path,
+    *,
+    things: Sequence[str] = (),
+    names: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    days: tuple[str, str] | None = None,
+    gateways: Sequence[str] = (),
+) -> DataFrame:
+    """Readings with `gateway` and `day`; empty selections mean all. `days` is the first and the last, inclusive.
+
+    Raises StorageDamaged or NewerSchema where the lake is not what its manifest says.
+    """
+    parts = [
+        part
+        for snapshot in snapshots(session, lake, gateways)
+        for part in snapshot.parts
+        if part.table == layout.READINGS and (days is None or days[0] <= (part.day or "") <= days[1])
+    ]
+    frame = _read(session, lake, layout.READINGS, parts, schemas.READINGS)
+    for column, wanted in (("thing_id", things), ("name", names), ("kind", kinds)):
+        if wanted:
+            frame = frame.where(F.col(column).isin(list(wanted)))
+    return frame
+
+
+def table(session: SparkSession, lake: str | Path, name: str, *, gateways: Sequence[str] = ()) -> DataFrame:
+    """One of the small tables (`things`, `presence`, `requests`), each row once."""
+    schema = {
+        layout.THINGS: schemas.THINGS,
+        layout.PRESENCE: schemas.PRESENCE,
+        layout.REQUESTS: schemas.REQUESTS,
+    }[name]
+    parts = [part for found in snapshots(session, lake, gateways) for part in found.parts if part.table == name]
+    return _read(session, lake, name, parts, schema)
+
+
+def snapshots(session: SparkSession, lake: str | Path, gateways: Sequence[str] = ()) -> Sequence[Snapshot]:
+    """What each gateway's manifest amounts to now, by gateway."""
+    by_gateway: dict[str, dict[str, bytes]] = {}
+    for path, text in _manifest_files(session, str(lake)):
+        gateway, name = path.rpartition("gateway=")[2].split("/", 1)
+        if _NAME.fullmatch(name) and (not gateways or gateway in gateways):
+            by_gateway.setdefault(gateway, {})[name] = text
+    missing = set(gateways) - set(by_gateway)
+    if missing:
+        raise StorageDamaged(f"the lake at {lake} has no manifest of gateway {', '.join(sorted(missing))}")
+    return [_snapshot(gateway, files) for gateway, files in sorted(by_gateway.items())]
+
+
+def intervals(session: SparkSession, lake: str | Path, *, gateways: Sequence[str] = ()) -> DataFrame:
+    """Expected intervals that Thing Descriptions declare (`skep:interval`): `gateway, thing_id, kind, name,
+    interval_us`, from the newest version of each."""
+    from spark.descriptions import INTERVALS, declared_intervals
+
+    described = table(session, lake, layout.THINGS, gateways=gateways)
+    # Only what says anything about intervals comes to the driver.
+    rows = (
+        described.groupBy("gateway", "thing_id")
+        .agg(F.max_by("td", "td_version").alias("td"))
+        .where(F.col("td").contains("skep:interval"))
+        .collect()
+    )
+    found = [
+        (row.gateway, row.thing_id, kind, name, interval)
+        for row in rows
+        for kind, name, interval in declared_intervals(row.td)
+    ]
+    return session.createDataFrame(found, INTERVALS)
+
+
+def _snapshot(gateway: str, files: Mapping[str, bytes]) -> Snapshot:
+    checkpoints = sorted(name for name in files if name.startswith("checkpoint-"))
+    start = checkpoints[-1].removeprefix("checkpoint-") if checkpoints else ""
+    chosen = checkpoints[-1:] + sorted(name for name in files if not name.startswith("checkpoint-") and name > start)
+    commits = []
+    for name in chosen:
+        path = f"{MANIFEST}/gateway={gateway}/{name}"
+        try:
+            commits.append(commit_of(from_json(files[name]), path))
+        except ValueError as error:
+            raise StorageDamaged(f"{path} is not JSON: {error}") from error
+    return snapshot_of(gateway, commits)
+
+
+def _manifest_files(session: SparkSession, lake: str) -> Iterable[tuple[str, bytes]]:
+    local = _local(lake)
+    if local is not None:
+        return [(path.as_posix(), path.read_bytes()) for path in sorted(local.glob(f"{MANIFEST}/gateway=*/*.json"))]
+    # Wherever Spark reads, it can read the manifest: the driver needs no client for the filesystem.
+    try:
+        found = (
+            session.read.option("wholetext", True)
+            .text(f"{lake.rstrip('/')}/{MANIFEST}/gateway=*/*.json")
+            .select(F.col("_metadata.file_path").alias("path"), "value")
+            .collect()
+        )
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return []
+        raise
+    return [(row.path.replace("%3D", "="), row.value.encode()) for row in found]
+
+
+def _read(
+    session: SparkSession, lake: str | Path, table_name: str, parts: Sequence[Part], schema: StructType
+) -> DataFrame:
+    if not parts:
+        return session.createDataFrame([], schema)
+    base = str(lake).rstrip("/")
+    local = _local(base)
+    if local is not None:
+        base = str(local.absolute())
+        for part in parts:
+            if not (local / part.path).exists():
+                raise StorageDamaged(
+                    f"{part.path}, rows {part.first} to {part.last}, is in the manifest but not in the lake {lake}"
+                )
+    files = [f"{base}/{part.path}" for part in parts]
+    return session.read.schema(schema).option("basePath", f"{base}/{table_name}").parquet(*files)
+
+
+def _local(lake: str) -> Path | None:
+    """The lake as a folder that this process can see; None when only Spark can."""
+    text = lake.removeprefix("file://")
+    if _URL.match(text):
+        return None
+    path = Path(text)
+    return path if path.is_dir() else None
