@@ -1,0 +1,121 @@
+"""The ASGI application: mounts first, then routes; errors become problem documents here and nowhere else.
+
+Plain ASGI throughout, since middleware that wraps bodies would stand in the way of streams.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bindings.http.callers import identify
+from bindings.http.context import HttpContext
+from bindings.http.exchange import Exchange
+from bindings.http.problems import UnsupportedMediaType, problem
+from bindings.http.routing import Routes
+from things.errors import SkepError
+
+log = logging.getLogger(__name__)
+
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+API_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+
+class Application:
+    """Dispatches exchanges; `mounts` are other applications by path prefix (`/mqtt`, `/ws` …)."""
+
+    def __init__(self, context: HttpContext, routes: Routes, mounts: Mapping[str, ASGIApp]) -> None:
+        self._context = context
+        self._routes = routes
+        self._mounts = {prefix.rstrip("/").encode(): app for prefix, app in mounts.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        mounted = self._mounted(scope)
+        if mounted is not None:
+            await mounted(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = _secured(message["headers"])
+            await send(message)
+
+        try:
+            try:
+                reply = await self._reply(scope, receive)
+            except SkepError as error:
+                reply = _refusal(error)
+            except ClientDisconnect:
+                return
+            await reply(scope, receive, guarded)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if isinstance(error, SkepError) and not started:
+                # Streams open their session when their reply begins.
+                await _refusal(error)(scope, receive, guarded)
+                return
+            log.exception("exchange failed", extra={"method": scope["method"], "path": scope["path"][:200]})
+            if not started:
+                await problem(SkepError())(scope, receive, guarded)
+            else:
+                scope["state"]["abort"]()
+
+    async def _reply(self, scope: Scope, receive: Receive) -> ASGIApp:
+        raw_path: bytes = scope["raw_path"]
+        method: str = scope["method"]
+        if method == "OPTIONS":
+            allowed = self._routes.allowed(raw_path)
+            if allowed is not None:
+                return Response(status_code=204, headers={"allow": allowed})
+        route, params = self._routes.find(method, raw_path)
+        exchange = Exchange(self._context, scope, receive, params)
+        await identify(exchange)
+        if not route.public:
+            _ = exchange.principal
+        if "content-encoding" in exchange.headers:
+            raise UnsupportedMediaType("compressed bodies are not read here")
+        return await route.endpoint(exchange)
+
+    def _mounted(self, scope: Scope) -> ASGIApp | None:
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        for prefix, app in self._mounts.items():
+            if raw_path == prefix or raw_path.startswith(prefix + b"/"):
+                return app
+        return None
+
+
+def _refusal(error: SkepError) -> Response:
+    reply = problem(error)
+    if reply.status_code == 413:
+        # The rest of the body is not worth reading.
+        reply.headers["connection"] = "close"
+    if reply.status_code >= 500 and error.code == "internal":
+        log.error("internal error", exc_info=error)
+    return reply
+
+
+def _secured(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    named = Headers(raw=headers)
+    secured = [*headers, *SECURITY_HEADERS]
+    if "content-security-policy" not in named:
+        secured.append(API_POLICY)
+    if "cache-control" not in named:
+        secured.append((b"cache-control", b"no-store"))
+    return secured

@@ -1,0 +1,261 @@
+"""The sessions behind streams and long polls: bounded queues between the runtime and one HTTP response.
+
+A channel is open exactly while somebody reads its response (long polls of agents live in `bindings.http.polls`).
+Overflow: event streams close and are resumed by event id; property streams keep the newest value per name; requests
+and statuses are refused, stay in the ledger and come again when there is room.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from bindings.http.sse import Encoder, Spelling
+from runtime.ports import Publication, Request, Sessions
+from things.delivery import DeliveryStatus
+from things.identity import Principal
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 65_536
+"""At most this much is written at once, so that a client that stops reading holds little of ours."""
+
+
+class Channel:
+    """What all channels have in common: who reads, whether it is open, and waking its reader."""
+
+    binding = "http"
+
+    def __init__(self, sessions: Sessions, principal: Principal, *, session_id: str, source: str | None) -> None:
+        self.session_id = session_id
+        self.principal = principal
+        self.source = source
+        self.closed_because: str | None = None
+        self.wake = asyncio.Event()
+        self._sessions = sessions
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Register for as long as the block runs."""
+        self._sessions.opened(self)
+        try:
+            yield
+        finally:
+            self._sessions.closed(self)
+
+    def publish(self, publication: Publication, tags: Sequence[object]) -> None:
+        """Nothing is subscribed unless a channel says how it queues publications."""
+
+    def request(self, request: Request, delivered: Callable[[], None]) -> bool:
+        return False
+
+    def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        # Statuses without a row (RPC) are awaited by the exchange that called; others stay in the ledger.
+        return False
+
+    def close(self, reason: str) -> None:
+        if self.closed_because is None:
+            self.closed_because = reason
+            self._sessions.closed(self)
+            self.wake.set()
+
+    def expire(self, now: int) -> None:
+        """Close when the credential the channel was opened with has ended."""
+        if self.principal.expires is not None and now >= self.principal.expires:
+            self.close("token-expired")
+
+
+class StreamChannel(Channel):
+    """Publications on their way into one event stream, already spelled.
+
+    While `holding`, history is being replayed: what comes meanwhile is committed too, so that when the queue is full
+    it is dropped and replayed instead.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        principal: Principal,
+        *,
+        session_id: str,
+        source: str | None,
+        encoder: Encoder,
+        spelling: Spelling,
+        coalesce: bool,
+        max_events: int,
+        max_bytes: int,
+        abort: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(sessions, principal, session_id=session_id, source=source)
+        self.spelling = spelling
+        self.holding = False
+        self.missed = False
+        self.writing = False
+        """Set while a chunk is being written: closing then has to cut the connection."""
+        self.dropped = 0
+        self._encoder = encoder
+        self._coalesce = coalesce
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._abort = abort
+        self._queue: deque[tuple[tuple[str, str], int, bytes]] = deque()
+        self._bytes = 0
+        self._pinged = False
+
+    def publish(self, publication: Publication, tags: Sequence[object]) -> None:
+        if self.closed_because is not None:
+            return
+        spelled = self._encoder.spell(publication, self.spelling)
+        self._queue.append(((publication.thing_id, publication.name), publication.row_id, spelled))
+        self._bytes += len(spelled)
+        if len(self._queue) > self._max_events or self._bytes > self._max_bytes:
+            self._overflow()
+        self.wake.set()
+
+    def ping(self, now: int) -> None:
+        self.expire(now)
+        if not self._queue:
+            self._pinged = True
+            self.wake.set()
+
+    def take(self, ping: bytes) -> bytes:
+        """The next chunk, or a ping if nothing waits and one is due; b"" for neither."""
+        if not self._queue:
+            due, self._pinged = self._pinged, False
+            return ping if due else b""
+        self._pinged = False
+        chunk: list[bytes] = []
+        size = 0
+        while self._queue and size < CHUNK_BYTES:
+            _, _, spelled = self._queue.popleft()
+            size += len(spelled)
+            chunk.append(spelled)
+        self._bytes -= size
+        if not self._queue:
+            self.wake.clear()
+        return b"".join(chunk)
+
+    def skip_to(self, row_id: int) -> None:
+        """Forget held events that a replay up to `row_id` has already sent."""
+        kept = [item for item in self._queue if item[1] == 0 or item[1] > row_id]
+        self._queue = deque(kept)
+        self._bytes = sum(len(spelled) for _, _, spelled in kept)
+
+    def close(self, reason: str) -> None:
+        if self.closed_because is not None:
+            return
+        self._queue.clear()
+        self._bytes = 0
+        super().close(reason)
+        # A client that does not read would never see the end of its stream.
+        if self.writing and self._abort is not None:
+            self._abort()
+
+    def _overflow(self) -> None:
+        if self.holding:
+            self.missed = True
+            self._queue.clear()
+            self._bytes = 0
+            return
+        if self._coalesce:
+            newest = {key: (key, row_id, spelled) for key, row_id, spelled in self._queue}
+            self.dropped += len(self._queue) - len(newest)
+            self._queue = deque(newest.values())
+            self._bytes = sum(len(spelled) for _, _, spelled in self._queue)
+            if len(self._queue) <= self._max_events and self._bytes <= self._max_bytes:
+                return
+        log.info("stream closed: its client is too slow", extra={"session": self.session_id})
+        self.close("queue-full")
+
+
+class CollectingChannel(Channel):
+    """What came during one long poll: publications or statuses, up to a limit."""
+
+    def __init__(
+        self, sessions: Sessions, principal: Principal, *, session_id: str, source: str | None, limit: int
+    ) -> None:
+        super().__init__(sessions, principal, session_id=session_id, source=source)
+        self.publications: list[Publication] = []
+        self.statuses: list[DeliveryStatus] = []
+        self._limit = limit
+
+    def publish(self, publication: Publication, tags: Sequence[object]) -> None:
+        if len(self.publications) < self._limit:
+            self.publications.append(publication)
+            self.wake.set()
+
+    def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        if not status.seq or len(self.statuses) >= self._limit:
+            return False
+        self.statuses.append(status)
+        delivered()
+        self.wake.set()
+        return True
+
+    def ping(self, now: int) -> None:
+        self.expire(now)
+
+    async def wait(self, wait_s: float) -> None:
+        """Until something came, the channel closed, or the wait ended."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self.wake.wait()
+        except TimeoutError:
+            return
+
+
+class QueueChannel(Channel):
+    """Statuses or requests for one stream that is written one by one; `delivered` runs when each has been written."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        principal: Principal,
+        *,
+        session_id: str,
+        source: str | None,
+        takes: type[Request] | type[DeliveryStatus],
+        limit: int,
+    ) -> None:
+        super().__init__(sessions, principal, session_id=session_id, source=source)
+        self._takes = takes
+        self._limit = limit
+        self._queue: deque[tuple[Request | DeliveryStatus, Callable[[], None]]] = deque()
+        self._refused = False
+
+    def request(self, request: Request, delivered: Callable[[], None]) -> bool:
+        return self._takes is Request and self._put(request, delivered)
+
+    def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        return self._takes is DeliveryStatus and self._put(status, delivered)
+
+    def ping(self, now: int) -> None:
+        self.expire(now)
+
+    async def next(self) -> tuple[Request | DeliveryStatus, Callable[[], None]] | None:
+        """The next one; None when the channel has closed."""
+        while self.closed_because is None:
+            if self._queue:
+                item = self._queue.popleft()
+                if self._refused and len(self._queue) <= self._limit // 2:
+                    self._refused = False
+                    self._sessions.drained(self)
+                return item
+            self.wake.clear()
+            await self.wake.wait()
+        return None
+
+    def close(self, reason: str) -> None:
+        self._queue.clear()
+        super().close(reason)
+
+    def _put(self, item: Request | DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        if self.closed_because is not None:
+            return False
+        if len(self._queue) >= self._limit:
+            self._refused = True
+            return False
+        self._queue.append((item, delivered))
+        self.wake.set()
+        return True

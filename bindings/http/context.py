@@ -1,0 +1,151 @@
+"""What all handlers of the binding share, put together once when it starts."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel
+from bindings.http.config import HttpConfig
+from bindings.http.polls import Pollers
+from bindings.http.sse import Encoder, Ticker
+from bindings.http.streamcount import StreamCount
+from bindings.http.tickets import Tickets
+from runtime.ports import Sink
+from things.identity import Principal
+from things.messages import JSONValue
+
+
+class OpenedLogin(Protocol):
+    """A login that has begun or was refreshed."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def access_token(self) -> str: ...
+    @property
+    def refresh_token(self) -> str: ...
+    @property
+    def expires_in_s(self) -> int: ...
+
+    def document(self) -> dict[str, JSONValue]:
+        """`{"accessToken","refreshToken","expiresIn","clientID","role"}`."""
+        ...
+
+
+class Revoked(Protocol):
+    """Credentials that ended or changed."""
+
+    def covers(self, principal: Principal) -> bool: ...
+
+
+class ProvisionAnswer(Protocol):
+    """What a device that asked to be let in is told."""
+
+    def document(self) -> dict[str, JSONValue]: ...
+
+
+class Provisions(Protocol):
+    """Devices that ask for an account by their public key."""
+
+    async def ask(
+        self,
+        account: str,
+        public_key: str,
+        *,
+        signature: str | None = None,
+        challenge: str | None = None,
+        display_name: str = "",
+        source: str | None,
+    ) -> ProvisionAnswer: ...
+
+
+class Accounts(Protocol):
+    """Logins that last, which only HTTP opens. All raise Unauthenticated without telling which half was wrong, and
+    RateLimited."""
+
+    @property
+    def provisioning(self) -> Provisions: ...
+
+    async def open_login(self, account: str, password: str, *, source: str | None) -> OpenedLogin: ...
+
+    async def refresh(self, refresh_token: str, *, source: str | None) -> OpenedLogin:
+        """Continue a login; a refresh token used twice ends it."""
+        ...
+
+    async def logout(self, principal: Principal) -> None:
+        """End the caller's login and its tokens; long-lived tokens stay."""
+        ...
+
+    async def claim(self, code: str, account: str, password: str, *, source: str | None) -> OpenedLogin:
+        """Become the first admin by the one-time code."""
+        ...
+
+    def on_revoked(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback` with a `Revoked` whenever credentials end or change."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the health pages ask. `ready` gives the reasons why the runtime is not ready; none means ready."""
+
+    live: Callable[[], bool] = lambda: True
+    ready: Callable[[], Mapping[str, str]] = dict
+    warnings: Callable[[], Mapping[str, str]] = dict
+    metrics: Callable[[], str] = str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where clients reach this binding, known once it listens."""
+
+    http_url: str | None
+    https_url: str | None
+
+    @property
+    def base(self) -> str:
+        """The address that forms and documents name."""
+        return self.https_url or self.http_url or ""
+
+
+PingedChannel = StreamChannel | CollectingChannel | QueueChannel
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpContext:
+    """The sink and everything of the binding's own that outlives one exchange."""
+
+    config: HttpConfig
+    sink: Sink
+    accounts: Accounts | None
+    streams: StreamCount
+    health: Health
+    addresses: Addresses
+    origins: frozenset[str]
+    tickets: Tickets
+    pollers: Pollers
+    ticker: Ticker
+    encoder: Encoder = field(default_factory=Encoder)
+    documents: Mapping[str, Any] = field(default_factory=dict)
+    """Documents that are served as they are: vocabulary, channel descriptions."""
+    _channels: set["PingedChannel"] = field(default_factory=set)
+
+    @contextmanager
+    def opened(self, channel: "PingedChannel") -> Iterator[None]:
+        """Register a stream's or long poll's channel for as long as the block runs. Raises QueueFull when the account
+        has too many."""
+        with self.streams.counted(channel.principal.account), channel.opened():
+            self.ticker.add(channel)
+            self._channels.add(channel)
+            try:
+                yield
+            finally:
+                self.ticker.discard(channel)
+                self._channels.discard(channel)
+
+    def close(self) -> None:
+        """End every stream and long poll."""
+        for channel in tuple(self._channels):
+            channel.close("shut-down")
+        self.pollers.close()

@@ -1,0 +1,311 @@
+"""One HTTP exchange as handlers see it: the caller, the path's parameters, query, headers and the bounded body."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from bindings.http.problems import UnsupportedMediaType
+from things.errors import Invalid, Malformed, TimedOut, TooLarge, Unauthenticated
+from things.identity import Principal
+from things.jsontext import decode, encode
+from things.messages import JSONValue, Message, Operation, Origin
+from things.times import parse_time
+
+if TYPE_CHECKING:
+    from bindings.http.context import HttpContext
+
+JSON = "application/json"
+LD_JSON = "application/ld+json"
+TD_JSON = "application/td+json"
+MERGE_PATCH = "application/merge-patch+json"
+EVENT_STREAM = "text/event-stream"
+
+
+class Exchange:
+    """What a handler is given. `params` are the decoded path parameters."""
+
+    __slots__ = ("_headers", "_principal", "_query", "_receive", "context", "method", "params", "scope", "ticket")
+
+    def __init__(self, context: "HttpContext", scope: Scope, receive: Receive, params: Mapping[str, str]) -> None:
+        self.context = context
+        self.scope = scope
+        self.params = params
+        self.method: str = scope["method"]
+        self.ticket: str | None = None
+        """The stream ticket the caller came with."""
+        self._receive = receive
+        self._headers: dict[str, str] | None = None
+        self._query: dict[str, list[str]] | None = None
+        self._principal: Principal | None = None
+
+    # ------------------------------------------------------------ who
+
+    @property
+    def principal(self) -> Principal:
+        if self._principal is None:
+            raise Unauthenticated("log in first")
+        return self._principal
+
+    @principal.setter
+    def principal(self, principal: Principal) -> None:
+        self._principal = principal
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self._principal is None
+
+    @property
+    def source(self) -> str | None:
+        """The caller's host; None on the control socket."""
+        client = self.scope.get("client")
+        return client[0] if client and client[0] else None
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(binding="http", source=self.source)
+
+    # ------------------------------------------------------------ what was asked
+
+    @property
+    def is_head(self) -> bool:
+        return self.method == "HEAD"
+
+    @property
+    def raw_path(self) -> str:
+        raw: bytes = self.scope["raw_path"]
+        return raw.decode("latin-1")
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Header fields by lower-case name; repeated ones are joined."""
+        if self._headers is None:
+            found: dict[str, str] = {}
+            for raw_name, raw_value in self.scope["headers"]:
+                name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+                found[name] = f"{found[name]}, {value}" if name in found else value
+            self._headers = found
+        return self._headers
+
+    @property
+    def query(self) -> Mapping[str, Sequence[str]]:
+        if self._query is None:
+            raw: bytes = self.scope["query_string"]
+            try:
+                self._query = (
+                    parse_qs(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=2_000)
+                    if raw
+                    else {}
+                )
+            except ValueError as error:
+                raise Malformed("the query string is not percent-encoded UTF-8") from error
+        return self._query
+
+    def one(self, name: str) -> str | None:
+        """The only value of a query parameter; raises Invalid if it stands there twice."""
+        values = self.query.get(name)
+        if not values:
+            return None
+        if len(values) > 1:
+            raise Invalid(f"{name} stands in the query more than once")
+        return values[0]
+
+    def number(self, name: str, *, least: int = 0, most: int | None = None, default: int | None = None) -> int | None:
+        """A whole number in the query; raises Invalid outside the bounds."""
+        text = self.one(name)
+        if text is None:
+            return default
+        if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < least:
+            raise Invalid(f"{name} must be a whole number of at least {least}")
+        if most is not None and int(text) > most:
+            raise Invalid(f"{name} must be at most {most}")
+        return int(text)
+
+    def seconds(self, name: str, most: float) -> float | None:
+        """Seconds in the query; longer waits are cut to `most`."""
+        text = self.one(name)
+        return None if text is None else min(_seconds(text, name), most)
+
+    def moment(self, name: str) -> int | None:
+        """An RFC 3339 time in the query as µs UTC."""
+        text = self.one(name)
+        # An unescaped plus sign of a zone offset arrives as a space.
+        return None if text is None else parse_time(text.replace(" ", "+"))
+
+    def accepts(self, media_type: str, *, explicitly: bool = False) -> bool:
+        """Whether `Accept` takes this type; `explicitly`: named by itself, not by a wildcard."""
+        accept = self.headers.get("accept")
+        if not accept:
+            return not explicitly
+        main = media_type.partition("/")[0]
+        wanted = {media_type} if explicitly else {media_type, f"{main}/*", "*/*"}
+        best: tuple[int, bool] = (-1, False)
+        for part in accept.split(","):
+            offered, *parameters = (piece.strip().lower() for piece in part.split(";"))
+            if offered in wanted:
+                # A type that is named decides over a wildcard that matches it.
+                rank = 2 if offered == media_type else 1 if offered != "*/*" else 0
+                best = max(best, (rank, not any(_is_zero(parameter) for parameter in parameters)))
+        return best[1]
+
+    def prefer_wait(self) -> float | None:
+        """The seconds of `Prefer: wait=N`, at most the configured patience; None without one (RFC 7240)."""
+        prefer = self.headers.get("prefer")
+        if prefer is None:
+            return None
+        for part in prefer.replace(";", ",").split(","):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if name.lower() == "wait" and equals:
+                return min(_seconds(value.strip('"'), "Prefer: wait"), self.context.config.max_wait_s)
+        return None
+
+    # ------------------------------------------------------------ body
+
+    async def body(self, *accepted: str, limit: int | None = None) -> bytes:
+        """The whole body. Raises TooLarge as soon as it is one byte over the limit, UnsupportedMediaType unless its
+        type is one of `accepted` (JSON by default), TimedOut for a sender that dawdles."""
+        limit = self.context.config.max_body_bytes if limit is None else limit
+        announced = self.headers.get("content-length")
+        if announced is not None and int(announced) > limit:
+            raise TooLarge(limit, "body")
+        chunks: list[bytes] = []
+        size, more = 0, True
+        try:
+            async with asyncio.timeout(self.context.config.body_timeout_s):
+                while more:
+                    part = await self._receive()
+                    if part["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    chunk: bytes = part.get("body", b"")
+                    size += len(chunk)
+                    if size > limit:
+                        raise TooLarge(limit, "body")
+                    chunks.append(chunk)
+                    more = part.get("more_body", False)
+        except TimeoutError as error:
+            raise TimedOut("the body did not arrive in time") from error
+        text = b"".join(chunks)
+        if text:
+            self._check_type(accepted or (JSON,))
+        return text
+
+    async def json(self, *accepted: str, limit: int | None = None) -> JSONValue:
+        """The body as JSON; raises Malformed for an empty one."""
+        limit = self.context.config.max_body_bytes if limit is None else limit
+        text = await self.body(*accepted, limit=limit)
+        if not text:
+            raise Malformed("a JSON body is needed")
+        return decode(text, max_bytes=limit)
+
+    async def optional_json(self) -> tuple[JSONValue, bool]:
+        """The body as JSON and whether there was one: an empty body is no input, null is data."""
+        text = await self.body()
+        return (decode(text), True) if text else (None, False)
+
+    async def members(self, *names: str) -> dict[str, JSONValue]:
+        """The body as a JSON object; raises Invalid unless the named members are strings."""
+        value = await self.json()
+        if not isinstance(value, dict):
+            raise Invalid("a JSON object is needed")
+        for name in names:
+            if not isinstance(value.get(name), str):
+                raise Invalid(f"the member {name!r} is needed, a string")
+        return value
+
+    def _check_type(self, accepted: Sequence[str]) -> None:
+        content_type = self.headers.get("content-type")
+        if content_type is None:
+            return
+        media, *parameters = (part.strip().lower() for part in content_type.split(";"))
+        if media not in accepted:
+            raise UnsupportedMediaType(f"{media[:80]!r} is not read here; send {' or '.join(accepted)}")
+        for parameter in parameters:
+            if parameter.startswith("charset=") and parameter[8:].strip('"') not in ("utf-8", "us-ascii"):
+                raise UnsupportedMediaType("text is read as UTF-8 only")
+
+    # ------------------------------------------------------------ messages
+
+    def message(
+        self,
+        operation: Operation,
+        thing_id: str,
+        name: str,
+        data: JSONValue = None,
+        *,
+        has_data: bool = True,
+        message_id: str | None = None,
+        created: int | None = None,
+        expires_in_s: float | None = None,
+        correlation: str | None = None,
+        durable: bool = True,
+    ) -> Message:
+        """A message of this caller, received now."""
+        return Message(
+            operation=operation,
+            principal=self.principal,
+            thing_id=thing_id,
+            name=name,
+            data=data,
+            has_data=has_data,
+            message_id=message_id,
+            created=created,
+            received=self.context.sink.clock(),
+            expires_in_s=expires_in_s,
+            correlation=correlation,
+            durable=durable,
+            origin=self.origin,
+            trace_id=self._trace_id(),
+        )
+
+    def idempotency_key(self) -> str | None:
+        """`Idempotency-Key`: the caller's own reference of a request, or the id of a message."""
+        key = self.headers.get("idempotency-key")
+        if key is None:
+            return None
+        key = key.strip('"')
+        if not key or len(key) > 128 or not key.isascii() or not key.isprintable():
+            raise Invalid("Idempotency-Key must be 1 to 128 printable ASCII characters")
+        return key
+
+    def expires_in(self) -> float | None:
+        """`X-Expires-In`: how long a request may wait for its agent."""
+        text = self.headers.get("x-expires-in")
+        return None if text is None else _seconds(text, "X-Expires-In")
+
+    def _trace_id(self) -> str | None:
+        parent = self.headers.get("traceparent")
+        if parent is None:
+            return None
+        parts = parent.split("-")
+        return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 and parts[1].isalnum() else None
+
+
+def json_reply(value: object, status: int = 200, *, media_type: str = JSON, **headers: str) -> Response:
+    """`value` as a JSON reply; header names are written with underscores."""
+    fields = {name.replace("_", "-"): text for name, text in headers.items()} if headers else None
+    return Response(encode(value), status, headers=fields, media_type=media_type)
+
+
+def no_content(status: int = 204, **headers: str) -> Response:
+    """A reply without a body."""
+    return Response(status_code=status, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+def _is_zero(parameter: str) -> bool:
+    name, _, value = parameter.partition("=")
+    return name.strip() == "q" and not value.strip().strip("0.")
+
+
+def _seconds(text: str, what: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    # The comparison also refuses NaN.
+    if not 0 <= seconds <= 10 * 366 * 86_400:
+        raise Invalid(f"{what} must be a number of seconds that is not negative")
+    return seconds

@@ -1,0 +1,42 @@
+"""Health for supervisors and monitoring: alive, ready (with the reasons why not), metrics."""
+
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from bindings.http.exchange import JSON, Exchange, json_reply
+from bindings.http.listeners import is_loopback
+from bindings.http.routing import Documented, Route
+from things.errors import Unauthenticated
+
+_PROMETHEUS = "text/plain; version=0.0.4"
+
+
+def routes() -> list[Route]:
+    page = Documented(tag="health", answers={200: JSON, 503: JSON})
+    return [
+        Route("GET", "/livez", _live, "Whether the runtime runs", public=True, documented=page),
+        Route("GET", "/readyz", _ready, "Whether it serves, and why not", public=True, documented=page),
+        Route("GET", "/metrics", _metrics, "Counters in Prometheus format", public=True, documented=page),
+    ]
+
+
+async def _live(exchange: Exchange) -> ASGIApp:
+    alive = exchange.context.health.live()
+    return json_reply({"live": alive}, 200 if alive else 503)
+
+
+async def _ready(exchange: Exchange) -> ASGIApp:
+    reasons = dict(exchange.context.health.ready())
+    body: dict[str, object] = {"ready": not reasons, "reasons": reasons}
+    warnings = dict(exchange.context.health.warnings())
+    if warnings:
+        body["warnings"] = warnings
+    return json_reply(body, 503 if reasons else 200)
+
+
+async def _metrics(exchange: Exchange) -> ASGIApp:
+    """Open to this machine; others need an account."""
+    source = exchange.source
+    if exchange.is_anonymous and source is not None and not is_loopback(source):
+        raise Unauthenticated("log in first")
+    return Response(exchange.context.health.metrics(), media_type=_PROMETHEUS)
