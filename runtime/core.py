@@ -175,6 +175,11 @@ class Runtime:
             per_second=self._config.limits.messages_per_second,
             burst=self._config.limits.message_burst,
         )
+
+        async def invoke(message: Message) -> DeliveryStatus:
+            is_local = self.services.get(message.thing_id) is not None
+            return await (rpc(message) if is_local else self._requests.request(message))
+
         return Router(
             {
                 Operation.PUBLISH_EVENT: self._telemetry,
@@ -182,7 +187,7 @@ class Runtime:
                 Operation.PUBLISH_TD: descriptions.put,
                 Operation.REMOVE_TD: descriptions.remove,
                 Operation.REPORT_STATUS: self._requests.report,
-                Operation.INVOKE_ACTION: self._requests.request,
+                Operation.INVOKE_ACTION: invoke,
                 Operation.WRITE_PROPERTY: self._requests.request,
                 Operation.CALL_RPC: rpc,
                 Operation.CANCEL: self._requests.cancel,
@@ -263,15 +268,14 @@ class Runtime:
         """Give a publication to everyone who asked for it and may see it."""
         self.sessions.publish(publication)
 
-    def revoke(self, account: str, login_id: str | None = None) -> int:
-        """End the sessions of an account, or only those of one of its logins; how many."""
+    def revoke(self, covers: Callable[[Principal], bool]) -> int:
+        """End every session whose principal is covered; how many."""
         ended = 0
-        for session in self.sessions.of_account(account):
+        for session in self.sessions.everyone():
             principal = self.sessions.principal_of(session)
-            if principal is None or (login_id is not None and principal.login_id != login_id):
-                continue
-            session.close("revoked")
-            ended += 1
+            if principal is not None and covers(principal):
+                session.close("revoked")
+                ended += 1
         return ended
 
     async def _end_expired_sessions(self) -> None:

@@ -91,7 +91,7 @@ class Authorize:
 
     def _asked(self, message: Message) -> tuple[Operation, Address]:
         operation = message.operation
-        if operation is Operation.CALL_RPC:
+        if operation in (Operation.CALL_RPC, Operation.INVOKE_ACTION):
             service = self.services.get(message.thing_id)
             if service is not None:
                 return service.requirement(message.name, message.data if message.has_data else None)

@@ -16,7 +16,7 @@ from things.messages import Message, Operation
 
 @dataclass(slots=True)
 class RPC:
-    """Handler of call_rpc."""
+    """Handler of call_rpc, and of actions of built-in services, which are the same call."""
 
     services: Services
     directory: Directory

@@ -1,0 +1,124 @@
+"""Twin TDs as consumers get them: derived from what the agent published, for one principal at a time.
+
+Deriving walks a whole TD, so results are remembered per principal until the TD, the rights or the addresses change;
+presence is put in when a result is handed out.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runtime.ports import Authorizer, Directory, Entry, Publication
+from runtime.presence import Presence
+from things.addresses import Address, Kind, TwinID, is_twin
+from things.identity import RESERVED_ACCOUNTS, Principal
+from things.jsontext import encode
+from things.messages import Operation
+from things.times import rfc3339
+from things.twin_td import FormsOf, TwinSecurity, twin_td
+from things.vocabulary import Term
+
+MAX_REMEMBERED = 2_000
+
+_BEARER = TwinSecurity(
+    definitions={
+        "bearer": {"scheme": "bearer", "in": "header", "name": "Authorization", "format": "jwt", "alg": "EdDSA"}
+    },
+    names=("bearer",),
+)
+_BASIC = TwinSecurity(definitions={"basic": {"scheme": "basic", "in": "header"}}, names=("basic",))
+_SECURITY: Mapping[str, TwinSecurity] = {"mqtt": _BASIC}
+"""Of the variants for one protocol whose clients cannot send a bearer token."""
+
+
+class TwinViews:
+    """Derives twin TDs. `forms_of` gives the providers by protocol name; `http_base` the address links lead to."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        authorizer: Authorizer,
+        *,
+        forms_of: Callable[[], Mapping[str, FormsOf]],
+        http_base: Callable[[], str | None],
+    ) -> None:
+        self._directory = directory
+        self._authorizer = authorizer
+        self._forms_of = forms_of
+        self._http_base = http_base
+        self._remembered: OrderedDict[tuple[object, ...], dict[str, Any]] = OrderedDict()
+        self.presence: Presence | None = None
+
+    def document(self, thing_id: str, principal: Principal, protocol: str | None = None) -> dict[str, Any] | None:
+        """The TD as this principal may see it, with forms of all protocols or of one; None if there is none to see.
+        Other directory entries are given as they were registered."""
+        entry = self._directory.get(thing_id)
+        if entry is None or not self._may_know(principal, thing_id):
+            return None
+        if entry.agent is None or not is_twin(thing_id):
+            return {**entry.td.document, **entry.overlay}
+        found = dict(self._derived(entry, principal, protocol))
+        found[Term.ONLINE.value], last_seen = self._seen(entry.agent)
+        if last_seen is not None:
+            found[Term.LAST_SEEN.value] = rfc3339(last_seen)
+        return found
+
+    def publication(self, thing_id: str, principal: Principal) -> Publication | None:
+        """The same as a publication of kind td."""
+        entry = self._directory.get(thing_id)
+        document = self.document(thing_id, principal)
+        if entry is None or document is None:
+            return None
+        return Publication(
+            twin=TwinID.parse(thing_id),
+            thing_id=thing_id,
+            kind=Kind.TD,
+            name="",
+            value=document,
+            payload=encode(document),
+            created=entry.modified,
+        )
+
+    def _may_know(self, principal: Principal, thing_id: str) -> bool:
+        return self._authorizer.decide(principal, Operation.READ, Address(thing_id)).allowed
+
+    def _seen(self, agent: str) -> tuple[bool, int | None]:
+        if agent in RESERVED_ACCOUNTS:
+            return True, None
+        seen = self.presence.of(agent) if self.presence else None
+        return (seen.is_online, None if seen.is_online else seen.since) if seen else (False, None)
+
+    def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> dict[str, Any]:
+        key = (
+            entry.thing_id,
+            entry.version,
+            tuple(entry.overlay.items()),
+            principal.account,
+            principal.role,
+            protocol,
+            self._authorizer.version,
+        )
+        found = self._remembered.get(key)
+        if found is not None:
+            self._remembered.move_to_end(key)
+            return found
+        providers = self._forms_of()
+        if protocol is not None:
+            providers = {name: provider for name, provider in providers.items() if name == protocol}
+        document = twin_td(
+            entry.td,
+            TwinID.parse(entry.thing_id),
+            providers,
+            _SECURITY.get(protocol or "", _BEARER),
+            allowed=lambda kind, name, operation: (
+                self._authorizer.decide(principal, operation, Address(entry.thing_id, kind, name)).allowed
+            ),
+            online=False,
+            last_seen=None,
+            overlay=entry.overlay,
+            http_base=self._http_base(),
+        )
+        self._remembered[key] = document
+        while len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return document
