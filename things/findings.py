@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
-from things.errors import Problem
+from things.errors import Invalid, Problem
 from things.schemas import pointer
+from things.times import parse_time
 
 MAX_FINDINGS = 200
 """Problems listed for one document; a hostile one could have a hundred thousand."""
@@ -17,7 +17,6 @@ Path = tuple[str | int, ...]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:", re.ASCII)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`\x00-\x1f]+", re.ASCII)
 _USER_INFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#@]*:[^/?#@]*@", re.ASCII)
-_DATE_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ](\d{2}:\d{2}):(\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
 class Findings:
@@ -100,13 +99,9 @@ def is_relative(text: str) -> bool:
 
 def is_date_time(text: str) -> bool:
     """Whether `text` is an RFC 3339 date and time that the calendar has."""
-    match = _DATE_TIME.fullmatch(text)
-    if match is None:
-        return False
-    second = "59" if match[2] == "60" else match[2]  # a leap second
     try:
-        datetime.fromisoformat(f"{text[:10]}T{match[1]}:{second}{match[4].upper()}")
-    except ValueError:
+        parse_time(text)
+    except Invalid:
         return False
     return True
 

@@ -135,7 +135,7 @@ class _Rules:
             id_ = document["id"]
             if not isinstance(id_, str) or not is_uri(id_):
                 found.add(("id",), "must be a URI such as urn:uuid:…", "uri")
-            elif len(id_) > MAX_ID_CHARS:
+            elif found.address(("id",), id_) and len(id_) > MAX_ID_CHARS:
                 found.add(("id",), f"is longer than {MAX_ID_CHARS} characters", "too-long")
         if "base" in document and found.address(("base",), document["base"]) and is_relative(document["base"]):
             found.add(("base",), "must be an absolute URI", "uri")
