@@ -14,8 +14,8 @@ from authn.passwords import Passwords, checked_password
 from authn.publickeys import checked_public_key
 from authn.register import Register, Revocation
 from authn.tokens import TokenKind, Tokens, token_hash
-from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, QueueFull, Unauthenticated
-from things.identity import RESERVED_ACCOUNTS, AccountType, Principal, Role, checked_account
+from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, QueueFull
+from things.identity import RESERVED_ACCOUNTS, AccountType, Role, checked_account
 
 MAX_ACCOUNTS = 10_000
 MAX_TOKENS = 100
@@ -139,14 +139,6 @@ class Administration:
             await self._register.change(fresh, "password", spared=frozenset(spared))
             await self._register.end_logins(others, "password")
         self._audit.record("password-set", by=by, target=name)
-
-    async def change_password(self, principal: Principal, old: str, new: str) -> None:
-        """Let somebody change their own password, knowing the old one."""
-        account = self._register.account(principal.account)
-        if account.password_hash is None or not await self._passwords.matches(account.password_hash, old):
-            self._audit.record("password-set", by=principal.account, target=principal.account, outcome="refused")
-            raise Unauthenticated("the old password is not right")
-        await self.set_password(principal.account, new, by=principal.account, keep_login=principal.login_id)
 
     async def disable(self, name: str, *, by: str) -> None:
         """Refuse every credential of an account and end its sessions, until it is enabled again."""

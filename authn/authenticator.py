@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from anyio import to_thread
+
 from authn.accounts import Account, AccountStore, Login
 from authn.administration import Administration
-from authn.audit import Audit
+from authn.audit import Audit, Verdict
 from authn.claim import Claim
 from authn.passwords import Passwords, checked_password, looks_like_token
 from authn.provisioning import Provisioning
@@ -200,11 +202,13 @@ class LocalAuthenticator:
         self.audit.record("login", by=account, source=source, details={"login": opened.principal.login_id})
         return opened
 
-    async def refresh(self, refresh_token: str, *, source: str | None) -> OpenLogin:
+    async def refresh(self, refresh_token: str, *, source: str | None, of: str | None = None) -> OpenLogin:
         """Continue a login with fresh tokens. A refresh token that was used before ends the login: one of the two who
-        hold it is a thief. Raises TokenInvalid, TokenExpired."""
+        hold it is a thief. With `of`, only that account's token will do. Raises TokenInvalid, TokenExpired."""
         now = self._clock()
         claims = self._tokens.read(refresh_token, _REFRESH, now=now)
+        if of is not None and claims.account != of:
+            raise TokenInvalid
         async with self.register.changing():
             login = self.register.logins.get(claims.login_id)
             account = self.register.accounts.get(claims.account)
@@ -255,6 +259,19 @@ class LocalAuthenticator:
         self.throttle.refund("", source)
         self.audit.record("claim", by=account, source=source)
         return await self._begin(known, source)
+
+    async def change_password(self, principal: Principal, old: str, new: str) -> None:
+        """Let somebody who knows their password change it; tries count like logins. The other logins of the account
+        end. Raises Unauthenticated, RateLimited, Invalid."""
+        await self._by_password(principal.account, old, None)
+        await self.administration.set_password(
+            principal.account, new, by=principal.account, keep_login=principal.login_id
+        )
+
+    async def verified_audit(self) -> Verdict:
+        """Whether the audit log is as it was written, with everything recorded so far in it."""
+        await self.audit.flush()
+        return await to_thread.run_sync(self.audit.verify)
 
     async def rotate_keys(self, *, by: str, long_lived: bool = False) -> None:
         """Sign with a fresh key. All logins end; long-lived tokens go on (each is known by its hash) unless

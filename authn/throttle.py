@@ -31,6 +31,15 @@ class LoginBudgets:
     account: Budget = Budget(burst=100, refill_s=6)
     source: Budget = Budget(burst=100, refill_s=3)
 
+    @staticmethod
+    def per_minute(tries: int) -> "LoginBudgets":
+        """`tries` a minute for an account from one source, ten times that for the account and for the source."""
+        return LoginBudgets(
+            pair=Budget(burst=tries, refill_s=60 / tries),
+            account=Budget(burst=10 * tries, refill_s=6 / tries),
+            source=Budget(burst=10 * tries, refill_s=6 / tries),
+        )
+
 
 class Throttle:
     """Token buckets of login tries; `monotonic` gives seconds."""

@@ -8,8 +8,9 @@ evaluated with the context that is passed in. Rights that cannot be read deny ev
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 
 from authz.documents import RoleDocument, RuleDocument
 from authz.limits import barrier, is_guarded, is_repair
-from authz.policy.facts import Facts
+from authz.policy.facts import Facts, Moment
 from authz.policy.folder import PolicyFolder
 from authz.policy.sets import NeedsContext, Outcome, PolicySets, SetDocument, Verdict, with_context
 from authz.rights import Rights, RightsFile
@@ -47,11 +48,13 @@ class LocalAuthorizer:
         *,
         account_type: Callable[[str], AccountType | None],
         clock: Callable[[], int],
+        thing_types: Callable[[str], tuple[str, ...] | None] = lambda _thing_id: None,
     ) -> None:
         self._file = rights
         self._folder = folder
         self._account_type = account_type
         self._clock = clock
+        self._thing_types = thing_types
         self._lock = Lock()
         self._limiter = CapacityLimiter(1)
         self._listeners: list[Callable[[], None]] = []
@@ -66,14 +69,22 @@ class LocalAuthorizer:
 
     @classmethod
     def open(
-        cls, home: Path, *, account_type: Callable[[str], AccountType | None], clock: Callable[[], int]
+        cls,
+        home: Path,
+        *,
+        account_type: Callable[[str], AccountType | None],
+        clock: Callable[[], int],
+        thing_types: Callable[[str], tuple[str, ...] | None] = lambda _thing_id: None,
+        policies: Path | None = None,
     ) -> "LocalAuthorizer":
-        """The rights kept below `home`. `account_type` tells what an account is (agents may call services only)."""
+        """The rights kept below `home`. `account_type` tells what an account is (agents may call services only),
+        `thing_types` a Thing's `@type` where a decision comes without context (None: not known)."""
         return cls(
             RightsFile(home / "rights.json"),
-            PolicyFolder(home / "policies"),
+            PolicyFolder(policies or home / "policies"),
             account_type=account_type,
             clock=clock,
+            thing_types=thing_types,
         )
 
     # ------------------------------------------------------------ deciding
@@ -81,8 +92,8 @@ class LocalAuthorizer:
     def decide(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> Decision:
-        """Whether `principal` may do `operation` at `address`. Without a context, conditions that need one make the
-        cautious answer: what might block does, what might allow does not."""
+        """Whether `principal` may do `operation` at `address`. Without a context, time is read from the clock, and
+        conditions that need a message make the cautious answer: what might block does, what might allow does not."""
         key = (principal.account, principal.role, principal.type, operation, address)
         found = self._cache.get(key)
         if found is None:
@@ -96,20 +107,24 @@ class LocalAuthorizer:
         if found.__class__ is Decision:
             return found
         assert isinstance(found, _Open)
-        return found.decide(context)
+        return found.decide(context or self._moment(address))
 
     def steps(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> list[tuple[str, Decision | None]]:
         """Each stage in order with what it says, None where it says nothing; the first that speaks decides."""
         stages = self._stages(principal, operation, address)
-        outcome = _judged(self._sets, stages.facts, context)
+        outcome = _judged(self._sets, stages.facts, context or self._moment(address))
         policy = None if outcome is None or stages.is_repair else _of_outcome(outcome)
         return [("limit", stages.limit), ("policy", policy), ("rule", stages.rule), ("role", stages.role)]
 
     def has_role(self, name: str) -> bool:
         """Whether a role exists, built-in or custom."""
         return name in BUILT_IN or name in self._rights.roles
+
+    def types_of(self, thing_id: str) -> tuple[str, ...]:
+        """A Thing's `@type` as far as it is known here."""
+        return self._thing_types(thing_id) or ()
 
     def on_changed(self, callback: Callable[[], None]) -> None:
         """Call `callback`, in the event loop, after rights changed: what sessions may see is to be decided anew."""
@@ -205,6 +220,14 @@ class LocalAuthorizer:
             await self._save(rights, lambda: self._folder.remove(set_id), sets)
             self._recheck()
 
+    def tried(self, documents: Mapping[str, SetDocument]) -> "LocalAuthorizer":
+        """An authorizer like this one, with these policy sets instead; it stores nothing. Raises Invalid."""
+        trial = copy(self)
+        trial._sets = PolicySets(documents)
+        trial._cache = {}
+        trial.problem = None
+        return trial
+
     async def reload(self) -> None:
         """Read roles, rules and policy files again, as at start; `problem` tells if that failed."""
         async with self._changing():
@@ -240,6 +263,9 @@ class LocalAuthorizer:
             rule=None if rule is None else Decision(allowed=rule.effect is Effect.ALLOW, rule=f"rule {rule.rule_id}"),
             role=self._by_role(principal, operation, address),
         )
+
+    def _moment(self, address: Address) -> Moment:
+        return Moment(now=self._clock(), thing_types=self._thing_types(address.thing_id))
 
     def _by_role(self, principal: Principal, operation: Operation, address: Address) -> Decision:
         rights = BUILT_IN.get(principal.role) or self._rights.roles.get(principal.role, _NO_RIGHTS)
@@ -341,14 +367,13 @@ class _Open:
         self._facts = facts
         self._without = without
 
-    def decide(self, context: Context | None) -> Decision:
+    def decide(self, context: Context | Moment) -> Decision:
         outcome = _judged(self._sets, self._facts, context)
         return self._without if outcome is None else _of_outcome(outcome)
 
 
-def _judged(sets: PolicySets, facts: Facts, context: Context | None) -> Outcome | None:
-    if context is not None:
-        facts = with_context(facts, context)
+def _judged(sets: PolicySets, facts: Facts, context: Context | Moment) -> Outcome | None:
+    facts = with_context(facts, context)
     try:
         return sets.outcome(facts)
     except NeedsContext:

@@ -9,8 +9,7 @@ from things.addresses import TWIN_PREFIX, Address
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
 
-_GUARDED = ("dtw:authn:admin", "dtw:authz:admin")
-_GUARDED_ACCOUNT = "skep"
+_GUARDED = frozenset({"dtw:authn:admin", "dtw:authz:admin", "dtw:skep:admin"})
 _RIGHTS = "dtw:authz:admin"
 
 
@@ -34,7 +33,7 @@ def barrier(principal: Principal, operation: Operation, address: Address) -> str
 
 def is_guarded(thing_id: str) -> bool:
     """Whether a Thing rules over accounts, rights or the runtime itself."""
-    return thing_id in _GUARDED or owner_of(thing_id) == _GUARDED_ACCOUNT
+    return thing_id in _GUARDED
 
 
 def is_repair(principal: Principal, operation: Operation, address: Address) -> bool:

@@ -36,13 +36,21 @@ def is_attribute(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What is known even where there is no message: the time, and the Thing's types."""
+
+    now: int
+    thing_types: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One decision's attributes."""
+    """One decision's attributes; `context` is a message's, a moment without one, or None while compiling."""
 
     principal: Principal
     operation: Operation
     address: Address
-    context: Context | None
+    context: Context | Moment | None
 
     def value(self, attribute: str) -> JSONValue | Missing:
         """The attribute's value; lists have any-of meaning."""
@@ -68,21 +76,24 @@ class Facts:
                 return UNKNOWN if self.context is None else _of_context(self.context, attribute)
 
 
-def _of_context(context: Context, attribute: str) -> JSONValue | Missing:
+def _of_context(context: Context | Moment, attribute: str) -> JSONValue | Missing:
     match attribute:
         case "thingType":
-            return list(context.thing_types)
-        case "binding":
-            return context.binding
-        case "source":
-            # A local socket has no address; it counts as the machine itself.
-            return context.source if context.source is not None else "127.0.0.1"
+            return UNKNOWN if context.thing_types is None else list(context.thing_types)
         case "time":
             return f"{_at(context):%H:%M:%S}"
         case "date":
             return f"{_at(context):%Y-%m-%d}"
         case "weekday":
             return _WEEKDAYS[_at(context).weekday()]
+    if isinstance(context, Moment):
+        return UNKNOWN
+    match attribute:
+        case "binding":
+            return context.binding
+        case "source":
+            # A local socket has no address; it counts as the machine itself.
+            return context.source if context.source is not None else "127.0.0.1"
         case "rate":
             return context.counters.get("account", 0.0)
         case "thingRate":
@@ -109,7 +120,7 @@ def _pointed(value: JSONValue, pointer: str) -> JSONValue | Missing:
     return value
 
 
-def _at(context: Context) -> datetime:
+def _at(context: Context | Moment) -> datetime:
     return datetime.fromtimestamp(context.now / 1_000_000, UTC)
 
 

@@ -8,7 +8,7 @@ decide. Between sets the higher priority decides; among equal ones a block does.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from pydantic import Field
 
 from authz.documents import RULE_ID, Document, parsed
 from authz.policy.conditions import Condition, all_of, compiled
-from authz.policy.facts import Facts
+from authz.policy.facts import Facts, Moment
 from things.decisions import Context
 from things.errors import Invalid, Problem
 from things.messages import JSONValue
@@ -216,8 +216,8 @@ def set_document(document: object) -> SetDocument:
     return parsed(SetDocument, document)
 
 
-def with_context(facts: Facts, context: Context | None) -> Facts:
-    return Facts(principal=facts.principal, operation=facts.operation, address=facts.address, context=context)
+def with_context(facts: Facts, context: Context | Moment) -> Facts:
+    return replace(facts, context=context)
 
 
 def _combined(
