@@ -1,0 +1,285 @@
+"""A runtime with real stores, accounts and rights behind the HTTP binding on a free port, and clients for it."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+from anyio.abc import TaskStatus
+from argon2 import PasswordHasher
+from starlette.types import ASGIApp
+
+from authn.authenticator import LocalAuthenticator
+from authn.passwords import Passwords
+from authz.authorizer import LocalAuthorizer
+from bindings.http.binding import HttpBinding
+from bindings.http.config import HttpConfig
+from bindings.http.context import Health
+from runtime.clocks import IDs, SteadyClock, wall_clock
+from runtime.config import Config
+from runtime.core import Clocks, Runtime, Stores
+from runtime.requests_service import RequestsService
+from runtime.twins import TwinViews
+from things.addresses import Address, Kind
+from things.errors import NotFound, UnknownName, UnknownThing
+from things.identity import AccountType, Principal, Role
+from things.messages import JSONValue, Operation
+from things.records import HistoryQuery
+from things.times import rfc3339
+from twin.store import Twin, open_twin
+
+PASSWORD = "correct horse battery staple"
+
+LAMP: dict[str, Any] = {
+    "@context": "https://www.w3.org/2022/wot/td/v1.1",
+    "title": "Lamp",
+    "properties": {
+        "level": {"type": "integer", "minimum": 0, "maximum": 100},
+        "mode": {"type": "string"},
+        "temperature": {"type": "number", "readOnly": True},
+    },
+    "actions": {
+        "fade": {
+            "input": {"type": "object", "properties": {"to": {"type": "integer"}}, "required": ["to"]},
+            "output": {"type": "string"},
+        },
+        "blink": {},
+        "now": {"skep:expires": 0},
+    },
+    "events": {"overheated": {"data": {"type": "number"}}, "touched": {}},
+}
+
+
+@dataclass(slots=True)
+class House:
+    """One running runtime and its HTTP binding."""
+
+    runtime: Runtime
+    binding: HttpBinding
+    authenticator: LocalAuthenticator
+    twin: Twin
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        assert self.binding.http_url is not None
+        return self.binding.http_url
+
+    async def account(self, name: str, type_: AccountType, role: Role, password: str | None = None) -> str:
+        """Make an account; its long-lived token."""
+        _, token = await self.authenticator.administration.add(name, type_, role, password=password, by="test")
+        assert token is not None
+        self.tokens[name] = token
+        return token
+
+    def client(self, account: str | None = None, **options: Any) -> httpx.AsyncClient:
+        """A client that speaks as an account, or as nobody."""
+        headers = {"authorization": f"Bearer {self.tokens[account]}"} if account else {}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10, **options)
+
+
+@asynccontextmanager
+async def house(
+    home: Path,
+    config: HttpConfig | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    health: Health | None = None,
+    mounts: Mapping[str, ASGIApp] | None = None,
+    runtime_config: Config | None = None,
+) -> AsyncIterator[House]:
+    """Open a home and serve it over HTTP."""
+    home.mkdir(exist_ok=True, mode=0o700)
+    clocks = Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs())
+    cheap = Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+    authenticator = LocalAuthenticator.open(home, clock=clocks.now, passwords=cheap)
+    async with AsyncExitStack() as stack:
+        stack.callback(authenticator.close)
+        authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
+        twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
+        binding = HttpBinding(
+            config or HttpConfig(), tls=tls, accounts=authenticator, health=health, mounts=mounts
+        )
+        views = TwinViews(
+            twin.directory,
+            authorizer,
+            forms_of=lambda: {"http": binding.forms},
+            http_base=lambda: binding.https_url or binding.http_url,
+        )
+        runtime = Runtime(
+            config=runtime_config or Config(),
+            stores=Stores(directory=twin.directory, values=twin.values, history=twin.history, ledger=twin.ledger),
+            authenticator=authenticator,
+            authorizer=authorizer,
+            clocks=clocks,
+            describe=views.publication,
+        )
+        views.presence = runtime.presence
+        for service in (
+            RequestsService(twin.ledger, authorizer),
+            Directory(twin, authorizer, views=views),
+            Values(twin, authorizer),
+            Readings(twin, authorizer),
+        ):
+            runtime.services.add(service)
+        authenticator.on_revoked(lambda revoked: _revoke(runtime, revoked.covers))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(_served, runtime.serve)
+            async with anyio.create_task_group() as servers:
+                await servers.start(_served, binding.serve, runtime)
+                try:
+                    yield House(runtime, binding, authenticator, twin)
+                finally:
+                    servers.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def lamp_house(home: Path, config: HttpConfig | None = None, **options: Any) -> AsyncIterator[House]:
+    """A house with an agent `lights` that has published `lamp`, and consumers of every role."""
+    async with house(home, config, **options) as opened:
+        await opened.account("lights", AccountType.AGENT, Role.AGENT)
+        for role in (Role.VIEWER, Role.OPERATOR, Role.MANAGER, Role.ADMIN):
+            await opened.account(role.value + "1", AccountType.CONSUMER, role, PASSWORD)
+        async with opened.client("lights") as lights:
+            reply = await lights.put("/agent/things/lamp", json=LAMP)
+            assert reply.status_code == 201, reply.text
+        yield opened
+
+
+def _revoke(runtime: Runtime, covers: Callable[[Principal], bool]) -> None:
+    for session in runtime.sessions.everyone():
+        if covers(session.principal):
+            session.close("revoked")
+
+
+async def _served(
+    serve: Callable[..., Any], *given: object, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    await serve(*given, task_status=task_status)
+
+
+class Events:
+    """Reads server-sent events from a streaming response."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> dict[str, str]:
+        """The next event's fields; comments are passed over."""
+        fields: dict[str, str] = {}
+        with anyio.fail_after(5):
+            async for line in self._lines:
+                if not line and fields:
+                    return fields
+                name, colon, value = line.partition(":")
+                if name and colon:
+                    fields[name] = value.removeprefix(" ")
+        raise EOFError("the stream has ended")
+
+    async def data(self) -> Any:
+        return json.loads((await self.next())["data"])
+
+    async def ended(self) -> bool:
+        """Whether the stream ends without another event."""
+        try:
+            await self.next()
+        except (EOFError, httpx.RemoteProtocolError, httpx.ReadError):
+            return True
+        return False
+
+
+# ---------------------------------------------------------------- the services that reads go through
+
+
+@dataclass(slots=True)
+class _Service:
+    twin: Twin
+    authorizer: LocalAuthorizer
+    thing_id = ""
+    td: dict[str, Any] = field(default_factory=dict)
+
+    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
+        assert isinstance(data, dict)
+        thing_id = str(data.get("thingID", self.thing_id))
+        operation = Operation.HISTORY if name == "readHistory" else Operation.READ
+        kind = Kind.PROPERTY if name == "readProperty" else None
+        affordance = str(data["name"]) if name == "readProperty" else None
+        return operation, Address(thing_id, kind, affordance)
+
+    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
+        assert isinstance(data, dict)
+        method = getattr(self, name, None)
+        if method is None:
+            raise UnknownName(self.thing_id, Kind.ACTION, name)
+        result: JSONValue = await method(data, principal)
+        return result
+
+
+@dataclass(slots=True)
+class Directory(_Service):
+    views: TwinViews | None = None
+    thing_id = "dtw:directory:things"
+
+    async def readTD(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
+        assert self.views is not None
+        found = self.views.document(data["thingID"], principal)
+        if found is None:
+            raise UnknownThing(data["thingID"])
+        return found
+
+
+@dataclass(slots=True)
+class Values(_Service):
+    thing_id = "dtw:values:latest"
+
+    async def readProperty(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
+        entry = self.twin.directory.get(data["thingID"])
+        if entry is None:
+            raise UnknownThing(data["thingID"])
+        value = self.twin.values.get(data["thingID"], Kind.PROPERTY, data["name"])
+        if value is None:
+            if data["name"] not in entry.td.properties:
+                raise UnknownName(data["thingID"], Kind.PROPERTY, data["name"])
+            raise NotFound(f"{data['name']} has no value yet")
+        return {"value": value.value, "created": rfc3339(value.created)}
+
+    async def readProperties(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
+        if self.twin.directory.get(data["thingID"]) is None:
+            raise UnknownThing(data["thingID"])
+        found = self.twin.values.of_thing(data["thingID"]).items()
+        return {name: {"value": value.value} for (kind, name), value in found if kind is Kind.PROPERTY}
+
+
+@dataclass(slots=True)
+class Readings(_Service):
+    thing_id = "dtw:history:readings"
+
+    async def readHistory(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
+        query = HistoryQuery(
+            things=data.get("things") or ([data["thingID"]] if "thingID" in data else []),
+            kind=Kind(data["kind"]) if "kind" in data else None,
+            names=data.get("names", ()),
+            after_row=data.get("afterRow"),
+            limit=data["limit"],
+        )
+        return {
+            "items": [
+                {
+                    "rowID": row.row_id,
+                    "thingID": row.thing_id,
+                    "kind": row.kind,
+                    "name": row.name,
+                    "value": json.loads(row.value),
+                    "created": rfc3339(row.created),
+                    "received": rfc3339(row.received),
+                    "quality": row.quality,
+                }
+                for row in await self.twin.history.read(query)
+            ]
+        }
