@@ -57,9 +57,11 @@ class Access:
         if is_held(self.home):
             yield
             return
-        from runtime.app import opened
+        from runtime.app import started
+        from runtime.config import Config
 
-        async with opened(self.home):
+        quiet = Config.load(self.home).with_listeners(http="off", https="off", mqtt="off", mqtts="off")
+        async with started(self.home, quiet):
             yield
 
 

@@ -95,7 +95,7 @@ def remove(access: Access, name: str) -> None:
 @access_options
 def role(access: Access, name: str, role: str) -> None:
     """Give an account another role; open connections follow within a second."""
-    _done(access, call(access, "setRole", {"clientID": name, "role": role}), f"{name} is now {role}")
+    _done(access, call(access, "setClientRole", {"clientID": name, "role": role}), f"{name} is now {role}")
 
 
 @client.command()
@@ -105,7 +105,9 @@ def role(access: Access, name: str, role: str) -> None:
 def passwd(access: Access, name: str, password_stdin: bool) -> None:
     """Set a password; logins by the old one end."""
     password = _password()
-    _done(access, call(access, "setPassword", {"clientID": name, "password": password}), f"password of {name} set")
+    _done(
+        access, call(access, "setClientPassword", {"clientID": name, "password": password}), f"password of {name} set"
+    )
 
 
 @client.command()

@@ -1,0 +1,42 @@
+"""`skep authz`: why somebody may or may not."""
+
+import click
+
+from skep.cli.access import Access, access_options, with_consumer
+from skep.cli.failures import Unsuccessful
+from skep.cli.output import print_json, print_table
+from skep.consumer import Consumer
+from things.messages import JSONValue, Operation
+
+EXPLAIN = "dtw:authz:admin"
+
+
+@click.group()
+def authz() -> None:
+    """Roles, policies, and why somebody may or may not."""
+
+
+@authz.command(epilog="Example: skep authz explain ann invoke_action dtw:pumps:pump-1 setSpeed --home ./site")
+@click.argument("account")
+@click.argument("operation", type=click.Choice([operation.value for operation in Operation]))
+@click.argument("thing")
+@click.argument("name", required=False)
+@access_options
+def explain(access: Access, account: str, operation: str, thing: str, name: str | None) -> None:
+    """Say whether ACCOUNT may do OPERATION on THING, and which rule decides. Exit code 1: it may not."""
+    given: dict[str, JSONValue] = {"clientID": account, "operation": operation, "thingID": thing}
+    if name is not None:
+        given["name"] = name
+
+    async def work(consumer: Consumer) -> JSONValue:
+        return await consumer.call(EXPLAIN, "explain", given)
+
+    found = with_consumer(access, work)
+    allowed = isinstance(found, dict) and found.get("allowed") is True
+    if access.json:
+        print_json(found)
+    elif isinstance(found, dict):
+        click.echo("allowed" if allowed else "denied")
+        print_table(("", ""), ((key, value) for key, value in found.items() if key != "allowed"))
+    if not allowed:
+        raise Unsuccessful

@@ -1,0 +1,142 @@
+"""`skep history`: stored values and events, and the sealed lake they end up in."""
+
+from pathlib import Path
+
+import click
+
+from skep.cli.access import Access, access_options, with_consumer
+from skep.cli.failures import Unsuccessful
+from skep.cli.moments import Moment
+from skep.cli.output import items_of, print_json, print_table, short_time
+from skep.consumer import Consumer
+from things.addresses import encode_segment
+from things.messages import JSONValue
+
+LAKE = "dtw:history:lake"
+LONG_WORK_S = 600.0
+
+
+@click.group()
+def history() -> None:
+    """What Things said before; sealing it for Spark."""
+
+
+@history.command(epilog="Example: skep history show dtw:pumps:pump-1 flow --from 1h --home ./site")
+@click.argument("thing")
+@click.argument("name", required=False)
+@click.option("--kind", type=click.Choice(("event", "property")), help="Only events, or only property values.")
+@click.option("--from", "start", type=Moment(), help="Since: a time, or 10m for ten minutes ago.")
+@click.option("--to", "end", type=Moment(), help="Before.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Rows at most.")
+@click.option("--oldest-first", is_flag=True, help="Begin with the oldest row.")
+@access_options
+def show(
+    access: Access,
+    thing: str,
+    name: str | None,
+    kind: str | None,
+    start: str | None,
+    end: str | None,
+    limit: int,
+    oldest_first: bool,
+) -> None:
+    """Show stored values and events of THING, newest first."""
+    query: dict[str, str] = {"limit": str(limit), "order": "asc" if oldest_first else "desc"}
+    for key, value in (("kind", kind), ("from", start), ("to", end)):
+        if value is not None:
+            query[key] = value
+
+    async def work(consumer: Consumer) -> list[dict[str, JSONValue]]:
+        return await consumer.thing(thing).history(name, **query)
+
+    found = with_consumer(access, work)
+    if access.json:
+        print_json(found)
+        return
+    print_table(
+        ("created", "kind", "name", "value"),
+        ((short_time(one.get("created")), one.get("kind"), one.get("name"), one.get("value")) for one in found),
+        empty="nothing stored",
+    )
+
+
+@history.command(epilog="Example: skep history seal --home ./site")
+@access_options
+def seal(access: Access) -> None:
+    """Seal everything that is stored so far into the lake, where Spark reads it."""
+    found = _call(access, "seal")
+    if access.json:
+        print_json(found)
+    elif isinstance(found, dict):
+        click.echo(f"sealed {found.get('rows')} rows into {found.get('parts')} parts, up to row {found.get('last')}")
+
+
+@history.command()
+@access_options
+def plan(access: Access) -> None:
+    """Predict how large the history grows, and what retention will drop."""
+    _print(access, _call(access, "plan"))
+
+
+@history.command()
+@access_options
+def verify(access: Access) -> None:
+    """Read every sealed part and compare it with what the manifest says."""
+    found = _call(access, "verify")
+    _print(access, found)
+    if isinstance(found, dict) and (found.get("intact") is False or found.get("problems")):
+        raise Unsuccessful
+
+
+@history.command(epilog="Example: skep history export dtw:pumps:pump-1 --name flow --to-file flow.csv")
+@click.argument("thing")
+@click.option("--name", help="Only this name.")
+@click.option("--from", "start", type=Moment(), help="Since.")
+@click.option("--to", "end", type=Moment(), help="Before.")
+@click.option("--to-file", "path", type=click.Path(path_type=Path), required=True, help="Where to write, as CSV.")
+@access_options
+def export(access: Access, thing: str, name: str | None, start: str | None, end: str | None, path: Path) -> None:
+    """Write the history of THING to a CSV file, oldest first."""
+    import csv
+
+    filters = [(key, value) for key, value in (("name", name), ("from", start), ("to", end)) if value is not None]
+
+    async def work(consumer: Consumer) -> int:
+        rows, cursor = 0, None
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(("created", "thing", "kind", "name", "value"))
+            while True:
+                query = [*filters, ("limit", "1000"), *([("cursor", cursor)] if cursor else [])]
+                page = await consumer.http.json("GET", f"/things/{encode_segment(thing)}/history", query=query)
+                for item in items_of(page):
+                    writer.writerow([item.get(key) for key in ("created", "thingID", "kind", "name", "value")])
+                    rows += 1
+                found = page.get("cursor") if isinstance(page, dict) else None
+                if not isinstance(found, str):
+                    return rows
+                cursor = found
+
+    rows = with_consumer(access, work)
+    if access.json:
+        print_json({"file": str(path), "rows": rows})
+    else:
+        click.echo(f"{rows} rows in {path}")
+
+
+def _call(access: Access, method: str, data: JSONValue = None) -> JSONValue:
+    async def work(consumer: Consumer) -> JSONValue:
+        return await consumer.call(LAKE, method, data, timeout_s=LONG_WORK_S)
+
+    return with_consumer(access, work)
+
+
+def _print(access: Access, found: JSONValue) -> None:
+    if access.json or not isinstance(found, dict):
+        print_json(found)
+        return
+    items = items_of(found)
+    if items:
+        columns = list(items[0])
+        print_table(columns, ([item.get(column) for column in columns] for item in items))
+    print_table(("", ""), ((key, value) for key, value in found.items() if key != "items"))

@@ -1,0 +1,93 @@
+"""`skep requests`: actions and property writes with their whole life."""
+
+import click
+
+from skep.cli.access import Access, access_options, with_consumer
+from skep.cli.moments import Moment
+from skep.cli.output import print_json, print_table, short_time
+from skep.consumer import Consumer
+from things.delivery import State
+from things.messages import JSONValue
+
+
+@click.group()
+def requests() -> None:
+    """Requests and how they went."""
+
+
+@requests.command("ls", epilog="Example: skep requests ls --state pending --home ./site")
+@click.option("--thing", help="Only of this Thing.")
+@click.option("--caller", help="Only of this account.")
+@click.option("--state", type=click.Choice([state.value for state in State]), help="Only in this state.")
+@click.option("--from", "start", type=Moment(), help="Only since.")
+@click.option("--to", "end", type=Moment(), help="Only before.")
+@access_options
+def list_requests(
+    access: Access, thing: str | None, caller: str | None, state: str | None, start: str | None, end: str | None
+) -> None:
+    """List requests, newest first."""
+    filters = {"thing": thing, "caller": caller, "state": state, "from": start, "to": end}
+    given = {name: value for name, value in filters.items() if value is not None}
+
+    async def work(consumer: Consumer) -> list[dict[str, JSONValue]]:
+        return await consumer.requests(**given)
+
+    found = with_consumer(access, work)
+    if access.json:
+        print_json(found)
+        return
+    print_table(
+        ("request", "thing", "name", "input", "state", "why", "caller", "created"),
+        (
+            (
+                item.get("requestID"),
+                item.get("thingID"),
+                item.get("name"),
+                item.get("input"),
+                item.get("state"),
+                item.get("reason") or item.get("error"),
+                item.get("caller"),
+                short_time(item.get("created")),
+            )
+            for item in found
+        ),
+        empty="no requests",
+    )
+
+
+@requests.command()
+@click.argument("request_id")
+@access_options
+def show(access: Access, request_id: str) -> None:
+    """Show one request, step by step."""
+
+    async def work(consumer: Consumer) -> dict[str, JSONValue]:
+        return await consumer.request_document(request_id)
+
+    found = with_consumer(access, work)
+    if access.json:
+        print_json(found)
+        return
+    steps = found.pop("transitions", None)
+    print_table(("", ""), ((name, value) for name, value in found.items() if value is not None))
+    rows = [item for item in steps if isinstance(item, dict)] if isinstance(steps, list) else []
+    print_table(
+        ("seq", "at", "state", "why"), ((r.get("seq"), r.get("at"), r.get("state"), r.get("reason")) for r in rows)
+    )
+
+
+@requests.command()
+@click.argument("request_id")
+@access_options
+def cancel(access: Access, request_id: str) -> None:
+    """Take a request back: removed while it waits, passed on to the agent once that has it."""
+
+    async def work(consumer: Consumer) -> dict[str, JSONValue]:
+        await consumer.cancel(request_id)
+        return await consumer.request_document(request_id)
+
+    found = with_consumer(access, work)
+    if access.json:
+        print_json(found)
+    else:
+        click.echo(f"{found.get('state')} · request {request_id}")
