@@ -77,5 +77,5 @@ async def test_checkpoints_are_written_from_time_to_time(tmp_path: Path, clock: 
         async with open_twin(tmp_path, clock=clock, checkpoint_s=0.01, reserve_bytes=4096) as twin:
             await twin.directory.put(LAMP, td(), agent="a")
             await published(twin, 1, clock.now)
-            while twin.values.checkpointed_row < twin.history.last_row:
+            while twin.values.checkpointed_row < twin.history.last_row:  # noqa: ASYNC110 - nothing else tells
                 await anyio.sleep(0.005)

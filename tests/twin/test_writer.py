@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -177,10 +178,14 @@ async def test_a_full_database_refuses_and_takes_writes_again(tmp_path: Path) ->
             def uncapped(connection: Connection) -> None:
                 connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
 
+            async def fill() -> None:
+                for number in range(100):
+                    text = f"{number}" + "x" * 4000
+                    await database.submit(partial(note, text))
+
             await database.submit(capped)
             with pytest.raises(StorageFull):
-                for number in range(100):
-                    await database.submit(lambda connection, n=number: note(f"{n}" + "x" * 4000, connection))
+                await fill()
             stored = await database.read(
                 lambda connection: connection.exec_driver_sql("SELECT count(*) FROM notes").scalar_one()
             )
