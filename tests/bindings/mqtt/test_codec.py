@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bindings.mqtt.seam import Publish
@@ -243,6 +243,7 @@ STREAM = [
 ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, sum(map(len, STREAM))), max_size=20), st.booleans())
 def test_a_stream_cut_anywhere_yields_the_same_packets(cuts: list[int], lazily: bool) -> None:
     data = b"".join(STREAM)
@@ -286,6 +287,7 @@ GOOD = [data for data in STREAM if data[0] >> 4 != 2] + [
 ]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(GOOD), st.lists(st.tuples(st.integers(1, 200), st.integers(0, 255)), max_size=4), st.data())
 def test_a_mutated_packet_is_read_or_rejected_and_nothing_else(
     good: bytes, changes: list[tuple[int, int]], data: st.DataObject
@@ -306,6 +308,7 @@ def test_a_mutated_packet_is_read_or_rejected_and_nothing_else(
             decode(packet(first, bytes(body)), level)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_framed_or_rejected(data: bytes) -> None:
     framer = Framer(100)
@@ -319,6 +322,7 @@ def test_arbitrary_bytes_are_framed_or_rejected(data: bytes) -> None:
     assert len(framer) <= 200
 
 
+@settings(deadline=None)
 @given(st.integers(0, MAX_VARINT))
 def test_a_variable_byte_integer_round_trips(value: int) -> None:
     data = varint(value)
@@ -343,6 +347,7 @@ VALUES = {
 }
 
 
+@settings(deadline=None)
 @given(st.data(), st.sampled_from(list(Place)))
 def test_properties_round_trip_where_they_may_stand(data: st.DataObject, place: Place) -> None:
     allowed = [each for each, rule in RULES.items() if place in rule.places]
@@ -354,6 +359,7 @@ def test_properties_round_trip_where_they_may_stand(data: st.DataObject, place: 
     assert read_properties(raw, 0, len(raw), place) == (properties, len(raw))
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Publish, topic=st.just("a/b"), payload=st.binary(max_size=300), qos=st.integers(0, 2), retain=st.booleans()

@@ -1,0 +1,41 @@
+"""What is measured, in one table: every load, the figure that counts, and what is asked of the native engine."""
+
+from dataclasses import dataclass, field
+
+BETTER_MORE = "more"
+BETTER_LESS = "less"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One load of the generator and the figure of it that is compared."""
+
+    name: str
+    mode: str
+    figure: str
+    options: dict[str, int] = field(default_factory=dict)
+    better: str = BETTER_MORE
+    target: float | None = None
+    """Ratio native/mosquitto that is asked for: at least if more is better, at most if less is."""
+
+
+SCENARIOS = (
+    Scenario(name="ping-pong QoS 0", mode="pairs", figure="p50_ms", options={"n": 1, "qos": 0, "window": 1},
+             better=BETTER_LESS, target=1.5),
+    Scenario(name="ping-pong QoS 1", mode="pairs", figure="p50_ms", options={"n": 1, "qos": 1, "window": 1},
+             better=BETTER_LESS, target=1.5),
+    Scenario(name="10x10 QoS 0 window 10", mode="pairs", figure="received_per_s",
+             options={"n": 10, "qos": 0, "window": 10}),
+    Scenario(name="10x10 QoS 1 window 10", mode="pairs", figure="received_per_s",
+             options={"n": 10, "qos": 1, "window": 10}, target=1.0),
+    Scenario(name="10x10 QoS 1 window 100", mode="pairs", figure="received_per_s",
+             options={"n": 10, "qos": 1, "window": 100}, target=0.6),
+    Scenario(name="fan-out 1x50 QoS 0", mode="fan", figure="received_per_s", options={"n": 50, "qos": 0, "window": 10}, target=1.2),
+    Scenario(name="fan-out 1x50 QoS 1", mode="fan", figure="received_per_s", options={"n": 50, "qos": 1, "window": 10}, target=1.2),
+    Scenario(name="ingest 10 QoS 1 window 100", mode="ingest", figure="acknowledged_per_s",
+             options={"n": 10, "qos": 1, "window": 100}),
+    Scenario(name="1,000 connections", mode="storm", figure="connects_per_s", options={"n": 1_000}),
+)  # fmt: skip
+
+IDLE_CONNECTIONS = 2_000
+"""Connections held open, each with one subscription, to see what one costs in memory."""
