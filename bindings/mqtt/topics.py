@@ -208,9 +208,16 @@ def refused_topic(account: str) -> str:
     return f"inbox/{account}/refused"
 
 
-def is_own_inbox(topic: str, account: str) -> bool:
-    """Whether `topic` is a concrete topic inside the account's inbox; only there may a response topic point."""
-    return topic.startswith(f"inbox/{account}/") and is_topic(topic) and "" not in topic.split("/")
+def is_response_topic(topic: str, account: str) -> bool:
+    """Whether `topic` is one of the account's inbox where answers may go: there, and not where requests come."""
+    levels = topic.split("/")
+    return (
+        levels[:2] == ["inbox", account]
+        and len(levels) > 2
+        and levels[2] not in _REQUEST_WORDS
+        and "" not in levels
+        and is_topic(topic)
+    )
 
 
 # ---------------------------------------------------------------- what clients subscribe to
@@ -226,7 +233,7 @@ class ThingsFilter:
 @dataclass(frozen=True, slots=True)
 class InboxFilter:
     """Part of the account's own inbox. `requests` and `reports`: whether requests for the agent, or statuses for the
-    caller, can match."""
+    caller (also at response topics of its own choice), can match."""
 
     levels: tuple[str, ...]
     requests: bool
@@ -255,7 +262,9 @@ class SharedFilter:
 Filter = ThingsFilter | InboxFilter | SystemFilter | SharedFilter
 
 _REQUEST_WORDS = frozenset({"action", "rpc", "property", "cancel"})
-_INBOX_WORDS = _REQUEST_WORDS | {"status", "batch", "refused"}
+_RUNTIME_WORDS = _REQUEST_WORDS | {"batch", "refused"}
+"""Levels of an inbox where no status ever comes."""
+
 _NAMED = (Kind.EVENT, Kind.PROPERTY, Kind.ACTION)
 
 
@@ -333,11 +342,11 @@ def _patterns(text: str, rest: Sequence[str]) -> Sequence[Pattern]:
 
 def _inbox(text: str, levels: tuple[str, ...], rest: Sequence[str]) -> InboxFilter:
     word = rest[0] if rest else ""
+    if not word:
+        raise BadAddress(f"no topic can match {text[:120]!r}")
     if word in ("+", "#"):
         return InboxFilter(levels, requests=True, reports=True)
-    if word not in _INBOX_WORDS:
-        raise BadAddress(f"no topic can match {text[:120]!r}")
-    return InboxFilter(levels, requests=word in _REQUEST_WORDS, reports=word == "status")
+    return InboxFilter(levels, requests=word in _REQUEST_WORDS, reports=word not in _RUNTIME_WORDS)
 
 
 def _agent(level: str) -> str | None:

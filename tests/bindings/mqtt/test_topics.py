@@ -124,6 +124,7 @@ INBOX = [
     ("inbox/me/status/r1", False, True),
     ("inbox/me/batch", False, False),
     ("inbox/me/refused", False, False),
+    ("inbox/me/answers/+", False, True),
 ]
 
 
@@ -159,7 +160,7 @@ BAD_FILTERS: list[tuple[str, type[SkepError]]] = [
     ("inbox/+/#", BadAddress),
     ("inbox/#", BadAddress),
     ("inbox/me", BadAddress),
-    ("inbox/me/other", BadAddress),
+    ("inbox/me/", BadAddress),
     ("$share/g", BadAddress),
     ("$share//things/#", BadAddress),
     ("$share/+/things/#", BadAddress),
@@ -222,6 +223,8 @@ RESPONSES = [
     ("inbox/me/answers/1", True),
     ("inbox/you/answers/1", False),
     ("inbox/me/", False),
+    ("inbox/me", False),
+    ("inbox/me/action/lamp/on/1", False),
     ("inbox/me/+", False),
     ("inbox/me/#", False),
     ("inbox/me/a//b", False),
@@ -231,4 +234,4 @@ RESPONSES = [
 
 @pytest.mark.parametrize(("topic", "expected"), RESPONSES)
 def test_a_response_topic_lies_inside_the_own_inbox(topic: str, expected: bool) -> None:
-    assert topics.is_own_inbox(topic, "me") is expected
+    assert topics.is_response_topic(topic, "me") is expected

@@ -1,0 +1,451 @@
+"""The MQTT binding: decides what a wire engine asks, and turns topics into messages for the runtime.
+
+Who somebody is comes from the authenticator at CONNECT and from nowhere else. Every publish, wills included, becomes a
+message for the sink; its answer becomes the acknowledgement: refused for good (a reason code, or a problem in the inbox
+of MQTT 3.1.1 clients), or raised when the same publish may succeed later, so that it is not acknowledged at all.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from typing import assert_never
+
+import anyio
+from anyio.abc import TaskStatus
+
+from bindings.mqtt.batches import checked_message_id, read_batch
+from bindings.mqtt.clients import BINDING, MQTT_5, Answer, ClientSession, Encoder
+from bindings.mqtt.forms import forms_of
+from bindings.mqtt.groups import Groups
+from bindings.mqtt.reasons import TEMPORARY, filter_reason, problem, reason_code
+from bindings.mqtt.seam import (
+    ACCEPTED,
+    Closed,
+    Engine,
+    Grant,
+    Hello,
+    Link,
+    Listening,
+    Outcome,
+    Publish,
+    SubscribeOptions,
+)
+from bindings.mqtt.topics import (
+    CancelRequest,
+    ClientTopic,
+    InboxFilter,
+    MakeRequest,
+    PublishBatch,
+    PublishEvent,
+    PublishProperties,
+    PublishProperty,
+    PublishTD,
+    Replay,
+    ReportStatus,
+    SharedFilter,
+    SystemFilter,
+    ThingsFilter,
+    batch_topic,
+    is_response_topic,
+    parse_filter,
+    parse_topic,
+    refused_topic,
+)
+from runtime.ports import Sink
+from things.addresses import TwinID
+from things.errors import Forbidden, Invalid, Malformed, SkepError, Unauthenticated
+from things.identity import AccountType, Principal
+from things.jsontext import MAX_MESSAGE_BYTES, decode, encode
+from things.messages import JSONValue, Message, Operation, Origin
+from things.td import ThingDescription
+from things.times import parse_time
+
+log = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 10_000
+"""Persistent sessions whose last confirmed status is remembered while they are away."""
+
+FIGURES_EVERY_S = 10.0
+TOKEN_METHOD = "token"
+"""The one MQTT 5 authentication method: the data is an access or long-lived token."""
+
+_AGENT_TOPICS = (PublishEvent, PublishProperty, PublishProperties, PublishTD, PublishBatch, ReportStatus)
+
+
+class MqttBinding:
+    """One engine's clients (`bindings.mqtt.seam.Gate`, `runtime.ports.ProtocolBinding`)."""
+
+    name = BINDING
+
+    def __init__(self, engine: Engine, *, schemes: Sequence[str] = ("mqtt",), public_host: str | None = None) -> None:
+        """`schemes` names the engine's listeners in their order; `public_host` stands in forms, if given."""
+        self._engine = engine
+        self._schemes = schemes
+        self._public_host = public_host
+        self._sink: Sink
+        self._groups: Groups
+        self._encoder = Encoder()
+        self._clients: dict[Link, ClientSession] = {}
+        self._confirmed: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._received = self._refused = 0
+        self.urls: Sequence[str] = ()
+        """Where clients connect, one for each listener; set when serving."""
+
+    async def serve(self, sink: Sink, *, task_status: TaskStatus[None]) -> None:
+        """Serve until cancelled; reports started when every listener is up."""
+        self._sink = sink
+        self._groups = Groups(sink.sessions, sink.new_id)
+        async with anyio.create_task_group() as tasks:
+
+            async def serve_engine(*, task_status: TaskStatus[Listening]) -> None:
+                await self._engine.serve(self, task_status=task_status)
+                tasks.cancel_scope.cancel()
+
+            listening: Listening = await tasks.start(serve_engine)
+            self.urls = tuple(
+                f"{scheme}://{_bracketed(self._public_host or host)}:{port}"
+                for scheme, (host, port) in zip(self._schemes, listening.addresses, strict=True)
+            )
+            log.info("listening", extra={"binding": self.name, "urls": self.urls})
+            task_status.started()
+            while True:
+                await anyio.sleep(FIGURES_EVERY_S)
+                for session in tuple(self._clients.values()):
+                    session.tell_figures(tuple(self._figures()))
+
+    def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
+        """Forms for a twin TD, for each address at which clients connect."""
+        return forms_of(td, twin, self.urls)
+
+    # ------------------------------------------------------------ the gate: who
+
+    async def admit(self, hello: Hello) -> Principal | None:
+        try:
+            principal = await self._authenticated(hello)
+            if hello.will is not None:
+                self._check_will(hello.will, principal)
+        except SkepError as error:
+            log.info("connect refused", extra={"source": hello.source, "code": error.code})
+            return None
+        return principal
+
+    async def reauthenticate(self, link: Link, data: bytes) -> Principal | None:
+        session = self._clients.get(link)
+        try:
+            principal = self._sink.authenticator.verify(_utf8(data))
+        except SkepError as error:
+            log.info("authentication refused", extra={"account": link.principal.account, "code": error.code})
+            return None
+        if session is None or principal.account != link.principal.account:
+            return None
+        session.principal = principal
+        self._sink.sessions.renewed(session, principal)
+        self._groups.renewed(principal)
+        return principal
+
+    async def _authenticated(self, hello: Hello) -> Principal:
+        authenticator = self._sink.authenticator
+        if hello.auth_method is not None:
+            if hello.auth_method != TOKEN_METHOD or hello.auth_data is None:
+                raise Unauthenticated
+            principal = authenticator.verify(_utf8(hello.auth_data))
+        elif hello.password is not None:
+            return await authenticator.login(hello.user_name or "", _utf8(hello.password), source=hello.source)
+        elif hello.certificate_name is not None:
+            principal = await authenticator.by_certificate(hello.certificate_name)
+        else:
+            raise Unauthenticated
+        if hello.user_name not in (None, principal.account):
+            raise Unauthenticated
+        return principal
+
+    def _check_will(self, will: Publish, principal: Principal) -> None:
+        topic = parse_topic(will.topic, principal.account)
+        if isinstance(topic, _AGENT_TOPICS) and principal.type is AccountType.CONSUMER:
+            raise Forbidden("a consumer has no Things to publish for")
+        if will.payload:
+            decode(will.payload)
+
+    # ------------------------------------------------------------ the gate: links
+
+    def opened(self, link: Link, *, resumed: bool) -> None:
+        session = self._session(link)
+        if session is not None and resumed and session.takes_reports:
+            # At least once: after a restart of the runtime nobody knows what was confirmed, so all of it comes again.
+            after = self._confirmed.get((link.principal.account, link.client_id), 0)
+            self._sink.sessions.take_reports(session, after)
+
+    def closed(self, link: Link, reason: Closed) -> None:
+        session = self._clients.pop(link, None)
+        if session is None:
+            return
+        if session.confirmed is not None:
+            key = (session.principal.account, link.client_id)
+            self._confirmed[key] = session.confirmed
+            self._confirmed.move_to_end(key)
+            if len(self._confirmed) > MAX_REMEMBERED:
+                self._confirmed.popitem(last=False)
+        self._groups.leave_all(session)
+        self._sink.sessions.closed(session)
+        log.debug("client gone", extra={"account": session.principal.account, "reason": reason})
+
+    def _session(self, link: Link) -> ClientSession | None:
+        """The link's session; made at the first word about it, which for a resumed one is a filter. None if the account
+        has too many, and then the link is closed."""
+        session = self._clients.get(link)
+        if session is None:
+            session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder)
+            try:
+                self._sink.sessions.opened(session)
+            except SkepError as error:
+                log.info("session refused", extra={"account": link.principal.account, "code": error.code})
+                link.close(Closed.REFUSED)
+                return None
+            self._clients[link] = session
+        return session
+
+    # ------------------------------------------------------------ the gate: filters
+
+    def subscribe(self, link: Link, topic_filter: str, options: SubscribeOptions) -> Grant | int:
+        session = self._session(link)
+        try:
+            if session is None:
+                raise Forbidden
+            parsed = parse_filter(topic_filter, session.principal.account)
+            match parsed:
+                case ThingsFilter():
+                    return session.subscribe_things(topic_filter, parsed, options)
+                case InboxFilter():
+                    return session.subscribe_inbox(topic_filter, parsed, options)
+                case SharedFilter():
+                    return self._groups.join(session, topic_filter, parsed, options)
+                case SystemFilter():
+                    granted = session.subscribe_system(topic_filter, parsed, options)
+                    return Grant(qos=granted.qos, latest=tuple(session.figures(self._figures(), topic_filter)))
+                case _:
+                    assert_never(parsed)
+        except SkepError as error:
+            log.info("filter refused", extra={"account": link.principal.account, "code": error.code})
+            return filter_reason(error)
+
+    def unsubscribe(self, link: Link, topic_filter: str) -> bool:
+        session = self._clients.get(link)
+        if session is None:
+            return False
+        return session.unsubscribe(topic_filter) or self._groups.leave(session, topic_filter)
+
+    # ------------------------------------------------------------ the gate: publishes
+
+    def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+        self._received += 1
+        return self._taken(self._clients.get(link), link, message)
+
+    async def _taken(self, session: ClientSession | None, link: Link, publish: Publish) -> Outcome:
+        try:
+            if session is None:
+                raise Forbidden
+            await self._route(session, publish)
+        except SkepError as error:
+            return self._refuse(session, link, publish, error)
+        except Exception:
+            log.exception("publish failed", extra={"account": link.principal.account})
+            return self._refuse(session, link, publish, SkepError())
+        return ACCEPTED
+
+    def _refuse(self, session: ClientSession | None, link: Link, publish: Publish, error: SkepError) -> Outcome:
+        self._refused += 1
+        log.info("publish refused", extra={"account": link.principal.account, "code": error.code})
+        is_told_by_code = link.protocol_level >= MQTT_5 and publish.qos > 0
+        if isinstance(error, TEMPORARY) and publish.qos > 0 and not is_told_by_code:
+            raise error
+        if session is not None and not is_told_by_code:
+            document = problem(
+                error,
+                topic=publish.topic,
+                messageID=_property(publish, "messageID"),
+                callerRef=_caller_ref(publish.topic, link.principal.account),
+            )
+            session.tell(refused_topic(link.principal.account), encode(document), publish.correlation)
+        return Outcome(reason_code=reason_code(error), reason=error.detail)
+
+    async def _route(self, session: ClientSession, publish: Publish) -> None:
+        topic = parse_topic(publish.topic, session.principal.account)
+        match topic:
+            case PublishEvent():
+                await self._publish(session, publish, Operation.PUBLISH_EVENT, topic)
+            case PublishProperty():
+                await self._publish(session, publish, Operation.PUBLISH_PROPERTY, topic)
+            case PublishProperties():
+                await self._publish_many(session, publish, topic)
+            case PublishTD():
+                await self._publish_td(session, publish, topic)
+            case PublishBatch():
+                await self._publish_batch(session, publish)
+            case ReportStatus():
+                data = _json(publish.payload)
+                await self._handle(session, publish, Operation.REPORT_STATUS, "", topic.request_id, data)
+            case MakeRequest():
+                await self._request(session, publish, topic)
+            case CancelRequest():
+                await self._handle(session, publish, Operation.CANCEL, "", "", correlation=topic.caller_ref)
+            case Replay():
+                self._replay(session, publish)
+            case _:
+                assert_never(topic)
+
+    async def _publish(
+        self, session: ClientSession, publish: Publish, operation: Operation, topic: PublishEvent | PublishProperty
+    ) -> None:
+        thing_id = str(TwinID(topic.agent, topic.thing))
+        # An event may come without data; a property is nothing without its value.
+        has_data = bool(publish.payload) or operation is Operation.PUBLISH_PROPERTY
+        data = _json(publish.payload) if has_data else None
+        await self._handle(session, publish, operation, thing_id, topic.name, data)
+
+    async def _publish_many(self, session: ClientSession, publish: Publish, topic: PublishProperties) -> None:
+        values = _json(publish.payload)
+        if not isinstance(values, dict):
+            raise Malformed("properties are an object of values by name")
+        thing_id = str(TwinID(topic.agent, topic.thing))
+        messages = [
+            self._message(session, publish, Operation.PUBLISH_PROPERTY, thing_id, name, value)
+            for name, value in values.items()
+        ]
+        result = await self._sink.batch(messages)
+        if result.rejected:
+            names = ", ".join(f"{messages[index].name} ({code})" for index, _, code in result.rejected)
+            raise Invalid(f"not stored: {names[:400]}; {result.stored} stored")
+
+    async def _publish_td(self, session: ClientSession, publish: Publish, topic: PublishTD) -> None:
+        thing_id = str(TwinID(topic.agent, topic.thing))
+        if publish.payload:
+            await self._handle(session, publish, Operation.PUBLISH_TD, thing_id, "", _utf8_text(publish.payload))
+        else:
+            await self._handle(session, publish, Operation.REMOVE_TD, thing_id, "")
+
+    async def _publish_batch(self, session: ClientSession, publish: Publish) -> None:
+        batch = read_batch(
+            publish.payload,
+            session.principal,
+            received=self._sink.clock(),
+            origin=self._origin(session),
+            durable=publish.qos > 0,
+        )
+        result = await self._sink.batch(batch.messages)
+        session.tell(batch_topic(session.principal.account), batch.document(result), publish.correlation)
+
+    async def _request(self, session: ClientSession, publish: Publish, topic: MakeRequest) -> None:
+        account, reference = session.principal.account, topic.caller_ref
+        if publish.response_topic is not None and not is_response_topic(publish.response_topic, account):
+            raise Forbidden(f"a response topic lies in inbox/{account}/")
+        has_data = bool(publish.payload) or topic.operation is Operation.WRITE_PROPERTY
+        data = _json(publish.payload) if has_data else None
+        if publish.response_topic is not None or publish.correlation is not None:
+            # Known before the first status, which the register may send before the message is answered here.
+            session.expect_answer(reference, Answer(publish.response_topic, publish.correlation))
+        thing_id = str(TwinID(topic.agent, topic.thing))
+        message = self._message(session, publish, topic.operation, thing_id, topic.name, data, correlation=reference)
+        try:
+            status = await self._sink.handle(message)
+        except BaseException:
+            session.forget_answer(reference)
+            raise
+        if topic.operation is not Operation.CALL_RPC or status.is_final:
+            session.answer(status)
+
+    def _replay(self, session: ClientSession, publish: Publish) -> None:
+        request = _json(publish.payload) if publish.payload else {"after": 0}
+        after = request.get("after") if isinstance(request, dict) else None
+        if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+            raise Invalid('a replay is asked for as {"after": sequence number}')
+        if not session.takes_reports:
+            raise Invalid("subscribe to your statuses before you ask for them again")
+        self._sink.sessions.take_reports(session, after)
+
+    async def _handle(
+        self,
+        session: ClientSession,
+        publish: Publish,
+        operation: Operation,
+        thing_id: str,
+        name: str,
+        data: JSONValue = None,
+        *,
+        correlation: str | None = None,
+    ) -> None:
+        await self._sink.handle(
+            self._message(session, publish, operation, thing_id, name, data, correlation=correlation)
+        )
+
+    def _message(
+        self,
+        session: ClientSession,
+        publish: Publish,
+        operation: Operation,
+        thing_id: str,
+        name: str,
+        data: JSONValue,
+        *,
+        correlation: str | None = None,
+    ) -> Message:
+        created = _property(publish, "created")
+        return Message(
+            operation=operation,
+            principal=session.principal,
+            thing_id=thing_id,
+            name=name,
+            data=data,
+            has_data=bool(publish.payload),
+            message_id=checked_message_id(_property(publish, "messageID")),
+            created=parse_time(created) if created is not None else None,
+            received=self._sink.clock(),
+            expires_in_s=publish.expiry_s,
+            correlation=correlation,
+            durable=publish.qos > 0,
+            origin=self._origin(session),
+        )
+
+    def _origin(self, session: ClientSession) -> Origin:
+        return Origin(binding=self.name, session_id=session.session_id, source=session.source)
+
+    # ------------------------------------------------------------ figures
+
+    def _figures(self) -> Iterator[tuple[str, bytes]]:
+        yield "$SYS/mqtt/clients", encode(len(self._clients))
+        yield "$SYS/mqtt/received", encode(self._received)
+        yield "$SYS/mqtt/refused", encode(self._refused)
+        yield "$SYS/mqtt/dropped", encode(sum(link.dropped for link in self._clients))
+
+
+def _json(payload: bytes) -> JSONValue:
+    return decode(payload, max_bytes=MAX_MESSAGE_BYTES)
+
+
+def _utf8(secret: bytes) -> str:
+    try:
+        return secret.decode("utf-8", "strict")
+    except UnicodeDecodeError as error:
+        raise Unauthenticated from error
+
+
+def _utf8_text(payload: bytes) -> str:
+    try:
+        return payload.decode("utf-8", "strict")
+    except UnicodeDecodeError as error:
+        raise Malformed("not UTF-8") from error
+
+
+def _property(publish: Publish, name: str) -> str | None:
+    return next((value for key, value in publish.user_properties if key == name), None)
+
+
+def _caller_ref(topic: str, account: str) -> str | None:
+    try:
+        parsed: ClientTopic = parse_topic(topic, account)
+    except SkepError:
+        return None
+    return parsed.caller_ref if isinstance(parsed, MakeRequest | CancelRequest) else None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,335 @@
+"""One MQTT client as the runtime sees it: a session with its filters, its inbox, and the answers it asked for.
+
+Publications, requests and statuses come from the runtime's register and go to the client's link, each with the overflow
+policy of its kind. What the register does not know is kept here: which filter asked at which QoS, where an answer is to
+go, and which status the client has confirmed last.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bindings.mqtt.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
+from bindings.mqtt.topics import (
+    InboxFilter,
+    SystemFilter,
+    ThingsFilter,
+    matches,
+    publication_topic,
+    request_topic,
+    status_topic,
+)
+from runtime.ports import Pattern, Publication, Request, Session, Sessions
+from things.addresses import Kind
+from things.delivery import DeliveryStatus
+from things.documents import status_document
+from things.errors import Forbidden, SkepError
+from things.identity import AccountType, Principal, Role
+from things.jsontext import encode
+from things.times import rfc3339
+
+BINDING = "mqtt"
+MQTT_5 = 5
+MAX_REPLIES = 1_000
+"""Requests of one client whose answers go to a topic of its own choice, oldest forgotten first."""
+MAX_HELD = 1_000
+"""Requests that no filter of the agent's matches yet."""
+
+_FLOWS = {Kind.EVENT: Flow.EVENT, Kind.PROPERTY: Flow.PROPERTY, Kind.TD: Flow.PROPERTY, Kind.ACTION: Flow.EVENT}
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One filter below `things/` as one client asked for it; the tag by which the register names it."""
+
+    filter: ThingsFilter
+    options: SubscribeOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Where the statuses of a request are to go besides the rules: MQTT 5 response topic and correlation data."""
+
+    topic: str | None
+    correlation: bytes | None
+
+
+class Encoder:
+    """Turns publications into deliveries; those of one publication that look alike are one object."""
+
+    __slots__ = ("_cache", "_of")
+
+    def __init__(self) -> None:
+        self._of: Publication | None = None
+        self._cache: dict[tuple[int, bool, bool, Sequence[int]], Publish] = {}
+
+    def encode(
+        self, publication: Publication, qos: int, *, is_5: bool, retain: bool = False, ids: Sequence[int] = ()
+    ) -> Publish:
+        """The delivery of a publication."""
+        if self._of is not publication:
+            self._of = publication
+            self._cache.clear()
+        key = (qos, is_5, retain, ids)
+        delivery = self._cache.get(key)
+        if delivery is None:
+            properties: tuple[tuple[str, str], ...] = ()
+            if is_5:
+                properties = (*publication.user_properties, ("created", rfc3339(publication.created)))
+            delivery = self._cache[key] = Publish(
+                topic=publication_topic(publication.twin, publication.kind, publication.name),
+                payload=publication.payload,
+                qos=qos,
+                retain=retain,
+                flow=_FLOWS[publication.kind],
+                user_properties=properties,
+                subscription_ids=ids,
+            )
+        return delivery
+
+
+class ClientSession:
+    """One client's session (`runtime.ports.Session`)."""
+
+    binding = BINDING
+
+    def __init__(self, session_id: str, link: Link, sessions: Sessions, encoder: Encoder) -> None:
+        self.session_id = session_id
+        self.principal: Principal = link.principal
+        self.source = link.source
+        self.link = link
+        self.confirmed: int | None = None
+        """Sequence number of the last status the client has confirmed."""
+        self._sessions = sessions
+        self._encoder = encoder
+        self._is_5 = link.protocol_level >= MQTT_5
+        self._things: dict[str, Subscription] = {}
+        self._inbox: dict[str, tuple[InboxFilter, int]] = {}
+        self._system: dict[str, tuple[SystemFilter, int]] = {}
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._told: OrderedDict[str, int] = OrderedDict()
+        self._held: dict[str, tuple[Request, Callable[[], None]]] = {}
+        self._owed = 0
+        """Requests and statuses on the link that the client has not confirmed."""
+        self._refused_at: int | None = None
+        """How many were owed when the link took no more; None while it takes them."""
+
+    # ------------------------------------------------------------ filters
+
+    def subscribe_things(self, text: str, parsed: ThingsFilter, options: SubscribeOptions) -> Grant:
+        """Add or change one filter below `things/`. Raises Forbidden if nothing it matches can be permitted."""
+        subscription = self._things.get(text)
+        is_new = subscription is None
+        if subscription is None:
+            subscription = Subscription(parsed, options)
+            subscribe_patterns(self._sessions, self, parsed.patterns, subscription)
+            self._things[text] = subscription
+        subscription.options = options
+        if options.retain_handling == 2 or (options.retain_handling == 1 and not is_new):
+            return Grant(qos=options.qos)
+        ids = _ids(options)
+        latest = [
+            self._encoder.encode(publication, min(options.qos, 1), is_5=self._is_5, retain=True, ids=ids)
+            for pattern in parsed.patterns
+            if pattern.kind in (None, Kind.PROPERTY, Kind.TD)
+            for publication in self._sessions.latest(self.principal, pattern)
+        ]
+        return Grant(qos=options.qos, latest=latest)
+
+    def subscribe_inbox(self, text: str, parsed: InboxFilter, options: SubscribeOptions) -> Grant:
+        """Add or change one filter of the own inbox; requests and statuses flow from now on."""
+        self._inbox[text] = (parsed, options.qos)
+        if parsed.reports and sum(each.reports for each, _ in self._inbox.values()) == 1:
+            self._sessions.take_reports(self)
+        # Only who speaks for Things is asked for anything; a consumer's `inbox/me/#` makes no agent of it.
+        if parsed.requests and self.principal.type is not AccountType.CONSUMER:
+            self._sessions.take_requests(self)
+            self._offer_held()
+        return Grant(qos=options.qos)
+
+    def subscribe_system(self, text: str, parsed: SystemFilter, options: SubscribeOptions) -> Grant:
+        """Add or change one filter of the runtime's own figures. Raises Forbidden for all but admins."""
+        if self.principal.role != Role.ADMIN:
+            raise Forbidden("only admins may read $SYS/")
+        self._system[text] = (parsed, options.qos)
+        return Grant(qos=options.qos)
+
+    def unsubscribe(self, text: str) -> bool:
+        """Forget one filter; False if it was unknown."""
+        if (subscription := self._things.pop(text, None)) is not None:
+            for pattern in subscription.filter.patterns:
+                self._sessions.unsubscribe(self, pattern, subscription)
+            return True
+        if (removed := self._inbox.pop(text, None)) is not None:
+            left = [parsed for parsed, _ in self._inbox.values()]
+            if removed[0].requests and not any(parsed.requests for parsed in left):
+                self._held.clear()
+                self._sessions.stop_requests(self)
+            if removed[0].reports and not any(parsed.reports for parsed in left):
+                self._sessions.stop_reports(self)
+            return True
+        return self._system.pop(text, None) is not None
+
+    @property
+    def takes_reports(self) -> bool:
+        """Whether any filter takes statuses."""
+        return any(parsed.reports for parsed, _ in self._inbox.values())
+
+    # ------------------------------------------------------------ what the register sends
+
+    def publish(self, publication: Publication, tags: Sequence[object]) -> None:
+        is_own = publication.sender_session == self.session_id
+        options = [
+            tag.options for tag in tags if isinstance(tag, Subscription) and not (is_own and tag.options.no_local)
+        ]
+        if options:
+            self.deliver(publication, options)
+
+    def deliver(self, publication: Publication, options: Sequence[SubscribeOptions]) -> bool:
+        """Deliver once for all the subscriptions given, at the highest QoS; False if the link did not take it."""
+        qos = min(max(each.qos for each in options), 1 if publication.durable else 0)
+        retain = publication.kind in (Kind.PROPERTY, Kind.TD) and any(each.retain_as_published for each in options)
+        ids = tuple(each.subscription_id for each in options if each.subscription_id is not None)
+        delivery = self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids)
+        return self.link.push(delivery, self._went)
+
+    def request(self, request: Request, delivered: Callable[[], None]) -> bool:
+        topic = request_topic(self.principal.account, request)
+        qos = self._inbox_qos(topic)
+        if qos is None:
+            if len(self._held) >= MAX_HELD:
+                return False
+            self._held[request.request_id] = (request, delivered)
+            return True
+        message = Publish(topic=topic, payload=request.payload, qos=min(qos, 1), flow=Flow.LEDGER)
+        return self._push_owed(message, delivered)
+
+    def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        reference = status.caller_ref or status.request_id
+        answer = self._answers.get(reference)
+        topic = answer.topic if answer is not None and answer.topic else status_topic(self.principal.account, reference)
+        qos = self._inbox_qos(topic)
+        if qos is not None:
+            message = Publish(
+                topic=topic,
+                payload=encode(status_document(status)),
+                qos=min(qos, 1),
+                flow=Flow.LEDGER,
+                correlation=answer.correlation if answer is not None else None,
+            )
+
+            def confirmed() -> None:
+                if status.seq:
+                    self.confirmed = max(self.confirmed or 0, status.seq)
+                delivered()
+
+            if not self._push_owed(message, confirmed):
+                return False
+        self._told[status.request_id] = status.seq
+        if len(self._told) > MAX_REPLIES:
+            self._told.popitem(last=False)
+        if status.is_final:
+            self._answers.pop(reference, None)
+        return True
+
+    def close(self, reason: str) -> None:
+        self.link.close(Closed.SHUTDOWN if reason == Closed.SHUTDOWN else Closed.REFUSED)
+
+    # ------------------------------------------------------------ what the binding sends
+
+    def expect_answer(self, caller_ref: str, answer: Answer) -> None:
+        """Remember where the statuses of a request are to go."""
+        self._answers[caller_ref] = answer
+        if len(self._answers) > MAX_REPLIES:
+            self._answers.popitem(last=False)
+
+    def forget_answer(self, caller_ref: str) -> None:
+        """The request was refused: there will be none."""
+        self._answers.pop(caller_ref, None)
+
+    def answer(self, status: DeliveryStatus) -> None:
+        """Tell the caller the first status of its request, if the register has not done so already."""
+        if self._told.get(status.request_id) != status.seq or not status.seq:
+            self.report(status, _nothing)
+
+    def tell(self, topic: str, payload: bytes, correlation: bytes | None = None) -> None:
+        """Send something that no ledger has to this client's inbox, if it takes it."""
+        qos = self._inbox_qos(topic)
+        if qos is not None:
+            message = Publish(topic=topic, payload=payload, qos=min(qos, 1), flow=Flow.EVENT, correlation=correlation)
+            self.link.push(message, self._went)
+
+    def tell_figures(self, figures: Iterable[tuple[str, bytes]]) -> None:
+        """Send the runtime's figures that this client asked for."""
+        for text in self._system:
+            for message in self.figures(figures, text):
+                self.link.push(message, self._went)
+
+    def figures(self, figures: Iterable[tuple[str, bytes]], text: str) -> Iterator[Publish]:
+        """Those of the runtime's figures that one filter of this client's asks for."""
+        parsed, qos = self._system[text]
+        for topic, payload in figures:
+            if matches(parsed.levels, topic):
+                yield Publish(topic=topic, payload=payload, qos=min(qos, 1), flow=Flow.PROPERTY)
+
+    # ------------------------------------------------------------ private
+
+    def _inbox_qos(self, topic: str) -> int | None:
+        """The highest QoS at which a topic of the inbox was asked for, None if it was not."""
+        return max((qos for parsed, qos in self._inbox.values() if parsed.matches(topic)), default=None)
+
+    def _offer_held(self) -> None:
+        for request_id, (request, delivered) in list(self._held.items()):
+            if self._inbox_qos(request_topic(self.principal.account, request)) is not None:
+                del self._held[request_id]
+                if not self.request(request, delivered):
+                    self._held[request_id] = (request, delivered)
+                    return
+
+    def _push_owed(self, message: Publish, delivered: Callable[[], None]) -> bool:
+        def done() -> None:
+            self._owed -= 1
+            delivered()
+            self._went()
+
+        if self.link.push(message, done):
+            # Counted afterwards, though `done` may have run already: QoS 0 is delivered when it is written.
+            self._owed += 1
+            return True
+        self._refused_at = self._owed
+        return False
+
+    def _went(self) -> None:
+        """The client took something: after a refusal, say so once half of what it owed is confirmed."""
+        if self._refused_at is not None and self._owed <= self._refused_at // 2:
+            self._refused_at = None
+            self._offer_held()
+            self._sessions.drained(self)
+
+
+def subscribe_patterns(sessions: Sessions, session: Session, patterns: Sequence[Pattern], tag: object) -> None:
+    """Subscribe to every pattern that may be; one filter can stand for kinds of which only some are permitted. Raises
+    Forbidden if none is, QueueFull over the bound; then nothing is subscribed."""
+    standing: list[Pattern] = []
+    refused: Forbidden | None = None
+    try:
+        for pattern in patterns:
+            try:
+                sessions.subscribe(session, pattern, tag)
+                standing.append(pattern)
+            except Forbidden as error:
+                refused = error
+    except SkepError:
+        for pattern in standing:
+            sessions.unsubscribe(session, pattern, tag)
+        raise
+    if refused is not None and not standing:
+        raise refused
+
+
+def _ids(options: SubscribeOptions) -> tuple[int, ...]:
+    return () if options.subscription_id is None else (options.subscription_id,)
+
+
+def _nothing() -> None:
+    """Nobody waits for the confirmation of a first status."""
