@@ -44,7 +44,7 @@ def plot(access: Access, thing: str, names: tuple[str, ...], start: str | None, 
     drawn = 0
     for name, rows in found.items():
         points = [
-            (date2num(datetime.fromisoformat(str(row["created"]))), float(value))
+            (date2num(datetime.fromisoformat(str(row["created"]))), float(value))  # type: ignore[no-untyped-call]
             for row in reversed(rows)
             if isinstance(value := row.get("value"), int | float)
         ]

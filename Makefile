@@ -1,0 +1,49 @@
+# Every target makes .venv first, if pyproject.toml changed since; nothing else on the machine is touched.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' '-')
+TESTS ?= tests
+
+.PHONY: help demo test check format bench trial audit clean
+
+help:
+	@echo "make demo    the whole journey on this machine, then keeps running (ONCE=1: check it and stop)"
+	@echo "make test    all tests but the long trials (TESTS=tests/things for a part)"
+	@echo "make check   format, lint, types, architecture"
+	@echo "make bench   benchmarks, as ratios"
+	@echo "make trial   the long trials: kills, storms, fuzzing"
+	@echo "make audit   known weaknesses of dependencies, and a bill of materials"
+	@echo "make format  format and mend what can be mended"
+	@echo "make clean   remove .venv and everything that tools left behind"
+
+$(STAMP): pyproject.toml .ci/install
+	@sh .ci/install $(VENV) $(STAMP)
+
+demo: $(STAMP)
+	@$(PY) -m skep demo $(if $(ONCE),--once)
+
+test: $(STAMP)
+	@$(PY) -m pytest -m "not trial" $(TESTS)
+
+check: $(STAMP)
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy .
+	@$(PY) -m pytest -q tests/test_architecture.py
+
+format: $(STAMP)
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+bench: $(STAMP)
+	@$(PY) -m bench
+
+trial: $(STAMP)
+	@$(PY) -m pytest -m trial $(TESTS)
+
+audit: $(STAMP)
+	@sh .ci/audit $(VENV)
+
+clean:
+	rm -rf $(VENV) build .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
