@@ -4,6 +4,7 @@ A synchronous store with one writer; every method is one transaction, committed 
 out values of ours, never rows. SQLite (WAL, full sync) in a file of its own, or PostgreSQL by URL.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -143,7 +144,6 @@ class AccountStore:
         with self._errors():
             migrate(self._engine, now=now, file=self._file)
         if self._file is not None:
-            self._file.chmod(0o600)
             self._keep_reserve()
 
     def close(self) -> None:
@@ -279,6 +279,9 @@ def _engine(file: Path | None, database_url: str | None) -> Engine:
         assert database_url is not None
         return create_engine(database_url, pool_pre_ping=True)
     file.parent.mkdir(parents=True, exist_ok=True)
+    # Made first: SQLite gives the write-ahead log beside it the same mode.
+    os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    file.chmod(0o600)
     engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 10, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
