@@ -41,7 +41,7 @@ def readings(
         part
         for snapshot in snapshots(session, lake, gateways)
         for part in snapshot.parts
-        if part.table == layout.READINGS and (days is None or days[0] <= (part.day or "") <= days[1])
+        if part.table == layout.READINGS and (days is None or days[0] <= part.day <= days[1])
     ]
     frame = _read(session, lake, layout.READINGS, parts, schemas.READINGS)
     for column, wanted in (("thing_id", things), ("name", names), ("kind", kinds)):

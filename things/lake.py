@@ -207,12 +207,12 @@ class Part:
         return self.path.partition("/")[0]
 
     @property
-    def day(self) -> str | None:
-        """`YYYY-MM-DD` for tables that are laid out by day."""
+    def day(self) -> str:
+        """`YYYY-MM-DD` for tables that are laid out by day, else empty."""
         for step in self.path.split("/"):
             if step.startswith("day="):
                 return step[4:]
-        return None
+        return ""
 
     @property
     def gateway(self) -> str:

@@ -108,6 +108,41 @@ class LakeClient:
         found: Sequence[Mapping[str, Any]] = await self._ask("rollup", asked, READ_S)
         return found
 
+    async def compact(self, *, days: Sequence[str] = (), min_parts: int = 2) -> Mapping[str, Any]:
+        """Merge small files: `{commits, merged, written, removed}`."""
+        return await self._report("compact", {"days": list(days), "min_parts": min_parts}, WRITE_S)
+
+    async def retain(
+        self,
+        rules: Sequence[Mapping[str, Any]],
+        *,
+        windows: Sequence[str] | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """Remove what the rules (`{"thing_id", "name", "days", "bytes"}`, any left out) no longer keep; roll-ups of
+        `windows` stay: `{days, rows, files, rolled_up}`. Raises Conflict for data never rolled up, unless `force`."""
+        asked = {
+            "rules": [dict(rule) for rule in rules],
+            "windows": None if windows is None else list(windows),
+            "force": force,
+            "dry_run": dry_run,
+        }
+        return await self._report("retain", asked, WRITE_S)
+
+    async def verify(self, *, quarantine: bool = False) -> Mapping[str, Any]:
+        """Check every file: `{parts, rows, problems, unlisted, quarantined}`; `quarantine` takes damaged ones out."""
+        return await self._report("quarantine" if quarantine else "verify", {}, WRITE_S)
+
+    async def plan(self, rules: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
+        """Sizes now and in a year under these rules; the members of `twin.lake.planning.Plan`."""
+        return await self._report("plan", {"rules": [dict(rule) for rule in rules]}, READ_S)
+
+    async def export(self, query: HistoryQuery, path: Path, format: str) -> Mapping[str, Any]:
+        """Write readings, hot and sealed, to a file as csv, jsonl, arrow or parquet: `{path, rows, bytes}`."""
+        asked = {"selection": _selection(query), "path": str(path), "format": format}
+        return await self._report("export", asked, WRITE_S)
+
     async def _report(self, do: str, arguments: Mapping[str, Any], deadline_s: float) -> Mapping[str, Any]:
         report: Mapping[str, Any] = await self._ask(do, arguments, deadline_s)
         return report

@@ -39,6 +39,10 @@ class Manifest:
     def folder(self) -> str:
         return f"{MANIFEST}/gateway={self.gateway}"
 
+    def now(self) -> int:
+        """µs UTC, by the clock that was passed in."""
+        return self._clock()
+
     def snapshot(self) -> Snapshot:
         """What is live now. Raises StorageDamaged or NewerSchema rather than guess."""
         return snapshot_of(self.gateway, self.commits())

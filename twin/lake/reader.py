@@ -95,41 +95,38 @@ class LakeReader:
         conditions, parameters = _conditions(selection)
         names = ", ".join(column.name for column in READINGS_COLUMNS)
         with self._opened(selection) as connection:
-            found: pa.Table = connection.execute(
-                f"SELECT {names} FROM readings WHERE {' AND '.join(conditions)} ORDER BY created, row_id", parameters
-            ).to_arrow_table()
+            query = f"SELECT {names} FROM readings WHERE {' AND '.join(conditions)} ORDER BY created, row_id"
+            found = connection.sql(query, params=parameters).to_arrow_table()
         return found.cast(arrow_schema(READINGS_COLUMNS, self.manifest.gateway))
 
     @contextmanager
     def _opened(self, selection: Selection, *, hot: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
         snapshot = self.manifest.snapshot()
-        schema = arrow_schema(READINGS_COLUMNS)
-        paths = [part.path for part in chosen(snapshot, selection)]
-        tables: list[pads.Dataset] = []
-        if paths:
-            tables.append(
-                pads.dataset(paths, schema=schema, format="parquet", filesystem=self.manifest.place.filesystem)
-            )
-        if hot and self._hot is not None:
-            tables.append(pads.dataset(_hot_table(self._hot, snapshot.sealed, selection, schema)))
-        if not tables:
-            tables.append(pads.dataset(schema.empty_table()))
-        with closing(duckdb.connect(":memory:", config={"memory_limit": self._memory, "threads": 2})) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            for number, table in enumerate(tables):
-                connection.register(f"source{number}", table)
-            union = " UNION ALL ".join(f"SELECT * FROM source{number}" for number in range(len(tables)))
-            connection.execute(f"CREATE TEMP VIEW readings AS {union}")
-            try:
+        parts = chosen(snapshot, selection)
+        try:
+            with closing(duckdb.connect(":memory:", config={"memory_limit": self._memory, "threads": 2})) as connection:
+                connection.execute("SET TimeZone = 'UTC'")
+                sources = list(self._sources(snapshot, parts, selection, hot=hot))
+                for number, source in enumerate(sources):
+                    connection.register(f"source{number}", source)
+                union = " UNION ALL ".join(f"SELECT * FROM source{number}" for number in range(len(sources)))
+                connection.execute(f"CREATE TEMP VIEW readings AS {union}")
                 yield connection
-            except (
-                FileNotFoundError,
-                OSError,
-                pa.ArrowException,
-                duckdb.IOException,
-                duckdb.InvalidInputException,
-            ) as error:
-                raise StorageDamaged(f"the lake at {self.manifest.place.url} cannot be read: {error}") from error
+        except (OSError, pa.ArrowException, duckdb.IOException, duckdb.InvalidInputException) as error:
+            where = next((f"{p.path} (rows {p.first} to {p.last}): " for p in parts if p.path in str(error)), "")
+            raise StorageDamaged(f"the lake at {self.manifest.place.url} cannot be read: {where}{error}") from error
+
+    def _sources(
+        self, snapshot: Snapshot, parts: Sequence[Part], selection: Selection, *, hot: bool
+    ) -> Iterator[pads.Dataset]:
+        schema = arrow_schema(READINGS_COLUMNS)
+        if parts:
+            paths = [part.path for part in parts]
+            yield pads.dataset(paths, schema=schema, format="parquet", filesystem=self.manifest.place.filesystem)
+        if hot and self._hot is not None:
+            yield pads.dataset(_hot_table(self._hot, snapshot.sealed, selection, schema))
+        elif not parts:
+            yield pads.dataset(schema.empty_table())
 
 
 def chosen(snapshot: Snapshot, selection: Selection) -> Sequence[Part]:
@@ -139,9 +136,7 @@ def chosen(snapshot: Snapshot, selection: Selection) -> Sequence[Part]:
     return [
         part
         for part in snapshot.parts
-        if part.table == READINGS
-        and (first is None or (part.day or "") >= first)
-        and (last is None or (part.day or "") <= last)
+        if part.table == READINGS and (first is None or part.day >= first) and (last is None or part.day <= last)
     ]
 
 

@@ -66,18 +66,19 @@ def arrow_schema(columns: Sequence[Column], gateway: str = "") -> pa.Schema:
 
 def write_parquet(table: pa.Table, file: Any) -> None:
     """One table as Parquet, as all files of the lake are written."""
-    names = set(table.column_names)
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         file,
+        table.schema,
         compression="zstd",
         compression_level=3,
-        row_group_size=ROW_GROUP,
-        use_dictionary=[name for name in table.column_names if name not in _DELTA and not _is_list(table, name)],
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTA if name in names},
-        store_schema=False,  # else readers would see our dictionary codes instead of strings
+        use_dictionary=[name for name in table.column_names if name not in _DELTA],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in table.column_names if name in _DELTA},
+        # Else readers would see our dictionary codes instead of strings; the metadata then has to be added by hand.
+        store_schema=False,
         write_page_index=True,
-    )
+    ) as writer:
+        writer.write_table(table, row_group_size=ROW_GROUP)
+        writer.add_key_value_metadata({SCHEMA_KEY: str(SCHEMA_VERSION), **_text(table.schema.metadata)})
 
 
 def table_of(name: str, rows: Sequence[Mapping[str, Any]], gateway: str) -> pa.Table:
@@ -238,5 +239,5 @@ _NUMBERS = (None, "number")
 _INTEGERS = (None, "integer")
 
 
-def _is_list(table: pa.Table, name: str) -> bool:
-    return bool(pa.types.is_nested(table.schema.field(name).type))
+def _text(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (metadata or {}).items()}

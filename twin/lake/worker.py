@@ -20,12 +20,17 @@ from pydantic_core import from_json, to_json
 
 from things.errors import Invalid, Locked
 from things.lake import MANIFEST
+from twin.lake.compaction import Compactor
+from twin.lake.export import export
 from twin.lake.hot import HotFiles
 from twin.lake.manifest import Manifest
 from twin.lake.places import LocalPlace, place_of
+from twin.lake.planning import plan
 from twin.lake.protocol import IDLE_S, error_of
 from twin.lake.reader import LakeReader, Selection
+from twin.lake.retention import KEPT_WINDOWS, Retention, Rule
 from twin.lake.sealing import Beside, Sealer
+from twin.lake.verification import verify
 
 Answer = Any
 
@@ -45,7 +50,12 @@ class Worker:
     @property
     def writes(self) -> Mapping[str, Callable[..., Answer]]:
         """Requests that change the lake."""
-        return {"seal": self._seal}
+        return {
+            "seal": self._seal,
+            "compact": self._compact,
+            "retain": self._retain,
+            "quarantine": self._quarantine,
+        }
 
     @property
     def reads(self) -> Mapping[str, Callable[..., Answer]]:
@@ -53,11 +63,30 @@ class Worker:
             "status": self._status,
             "rows": self._rows,
             "rollup": self._rollup,
+            "verify": self._verify,
+            "plan": self._plan,
+            "export": self._export,
         }
 
     def _seal(self, beside: list[dict[str, Any]] | None = None, up_to: int | None = None) -> Answer:
         with self._only_writer():
             return self._sealer.seal(self._hot, [Beside(**batch) for batch in beside or ()], up_to=up_to)._asdict()
+
+    def _compact(self, days: list[str] | None = None, min_parts: int = 2) -> Answer:
+        with self._only_writer():
+            return Compactor(self._manifest).compact(days=days or (), min_parts=min_parts)._asdict()
+
+    def _retain(
+        self,
+        rules: list[dict[str, Any]],
+        windows: list[str] | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Answer:
+        with self._only_writer():
+            kept = KEPT_WINDOWS if windows is None else windows
+            retention = Retention(self._manifest, [Rule(**rule) for rule in rules], windows=kept)
+            return retention.apply(force=force, dry_run=dry_run)._asdict()
 
     def _status(self) -> Answer:
         snapshot = self._manifest.snapshot()
@@ -90,6 +119,19 @@ class Worker:
 
     def _rollup(self, selection: dict[str, Any], window_us: int, expected_us: dict[str, int] | None = None) -> Answer:
         return self._reader.rollup(Selection(**selection), window_us, expected_us=expected_us)
+
+    def _verify(self) -> Answer:
+        return verify(self._manifest)._asdict()
+
+    def _quarantine(self) -> Answer:
+        with self._only_writer():
+            return verify(self._manifest, quarantine=True)._asdict()
+
+    def _plan(self, rules: list[dict[str, Any]] | None = None) -> Answer:
+        return plan(self._manifest, self._hot, [Rule(**rule) for rule in rules or ()])._asdict()
+
+    def _export(self, selection: dict[str, Any], path: str, format: str) -> Answer:
+        return export(self._reader, Selection(**selection), Path(path), format)._asdict()
 
     @contextmanager
     def _only_writer(self) -> Iterator[None]:

@@ -1,0 +1,105 @@
+"""The lake process as the runtime sees it: started by need, gone when idle, back after a kill."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.twin.lake.samples import LAMP, NOON, history_of, hot_row
+from things.errors import Conflict, Invalid, StorageDamaged
+from things.records import HistoryQuery
+from twin.lake.client import LakeClient
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def opened(tmp_path: Path, idle_s: float = 30.0) -> AsyncIterator[LakeClient]:
+    history = tmp_path / "history"
+    if not history.exists():
+        history_of(history, [hot_row(row_id, row_id / 4) for row_id in range(1, 101)])
+    client = LakeClient(history=history, lake=tmp_path / "lake", gateway="gw", idle_s=idle_s)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(client.serve)
+            yield client
+            tasks.cancel_scope.cancel()
+
+
+async def test_hot_history_is_sealed_and_read_back_through_the_process(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        sealed = await client.seal(up_to=60)
+        rows = await client.read(HistoryQuery(things=[LAMP], limit=3, descending=True), sealed_only=False)
+        lake_rows = await client.read(HistoryQuery(limit=3, descending=True))
+        status = await client.status()
+
+    assert (sealed["rows"], sealed["last"]) == (60, 60)
+    assert [(row.row_id, row.value) for row in rows] == [(100, b"25.0"), (99, b"24.75"), (98, b"24.5")]
+    assert lake_rows[0].row_id == 60
+    assert (status["sealed"], status["rows"]) == (60, 60)
+
+
+async def test_rollups_cover_hot_and_sealed_rows(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        await client.seal(up_to=50)
+        lines = await client.rollup(HistoryQuery(things=[LAMP]), 300_000_000)
+
+    assert [(line["window_start"], line["count"], line["last"]) for line in lines] == [(NOON, 100, 25.0)]
+
+
+async def test_the_process_ends_when_idle_and_the_next_request_starts_another(tmp_path: Path) -> None:
+    async with opened(tmp_path, idle_s=0.2) as client:
+        assert client.pid is None
+        await client.seal()
+        while client.pid is not None:
+            await anyio.lowlevel.checkpoint()
+            await anyio.sleep(0.01)
+        status = await client.status()
+
+    assert status["sealed"] == 100
+
+
+async def test_a_request_outlives_a_killed_process(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        await client.status()
+        assert client.pid is not None
+        first = client.pid
+        os.kill(first, signal.SIGKILL)
+
+        sealed = await client.seal()
+
+        assert client.pid != first
+    assert sealed["last"] == 100
+
+
+async def test_refusals_keep_their_class(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        await client.seal()
+        with pytest.raises(Conflict, match="never rolled up"):
+            await client.retain([{"days": 1}], windows=[])
+        with pytest.raises(Invalid, match="no format"):
+            await client.export(HistoryQuery(), tmp_path / "out", "xlsx")
+        path = next((tmp_path / "lake" / "readings").rglob("*.parquet"))
+        path.unlink()
+        with pytest.raises(StorageDamaged, match=path.name):
+            await client.read(HistoryQuery())
+        found = await client.verify()
+
+    assert [problem["code"] for problem in found["problems"]] == ["missing"]
+
+
+async def test_plan_compaction_and_export_answer(tmp_path: Path) -> None:
+    async with opened(tmp_path) as client:
+        await client.seal(up_to=40)
+        await client.seal()
+        plan = await client.plan([{"days": 30}])
+        compacted = await client.compact()
+        exported = await client.export(HistoryQuery(), tmp_path / "out.csv", "csv")
+
+    assert plan["rows"] == 100
+    assert compacted["merged"] == 2
+    assert exported["rows"] == 100
