@@ -1,46 +1,444 @@
 """The composition root: the only module that knows every room.
 
-`run` is the whole life of a `skep run` process; `started` is the same for tests and for programs that embed skep.
+`run` is the whole life of a `skep run` process; `started` is the same for tests and programs that embed skep; `opened`
+serves the control socket only, for commands that find no runtime.
 """
 
+import asyncio
+import contextlib
+import json
 import logging
 import os
+import signal
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import anyio
+import uvloop
+from anyio.abc import TaskStatus
 
 from authn.authenticator import LocalAuthenticator
-from authz.authorizer import RoleAuthorizer
-from runtime.core import Runtime
-from twin.store import Twin
+from authn.certificates import Certificates, ServerFiles
+from authn.service import AuthnAdmin, AuthnUser
+from authz.authorizer import LocalAuthorizer
+from authz.service import AuthzAdmin, AuthzUser
+from bindings.http.binding import HttpBinding
+from bindings.http.config import HttpConfig
+from bindings.http.context import Health
+from bindings.mqtt.binding import MqttBinding
+from bindings.mqtt.seam import Engine, Limits, Listener
+from bindings.mqtt.server import NativeEngine, SessionStore
+from runtime import logs
+from runtime.clocks import IDs, SteadyClock, wall_clock
+from runtime.config import Config, parse_listener
+from runtime.core import Clocks, Runtime, Stores
+from runtime.home import gateway_id, held, prepared, write_whole
+from runtime.ports import ProtocolBinding, Service
+from runtime.presence import Seen
+from runtime.requests_service import RequestsService
+from runtime.sealing import Sealing
+from runtime.twins import TwinViews
+from things.addresses import Address, TwinID
+from things.context import CONTEXT
+from things.errors import ConfigInvalid
+from things.identity import AccountType, Principal
+from things.messages import JSONValue, Operation
+from things.network import is_loopback
+from things.td import ThingDescription
+from things.twin_td import FormsOf
+from twin.beside import beside
+from twin.history.files import day_of
+from twin.lake.client import LakeClient
+from twin.service import DirectoryService, HistoryService, ValuesService
+from twin.store import Twin, open_twin
 
 log = logging.getLogger(__name__)
 
-READY_VERSION = 1
-SHUTDOWN_S = 8.0
+SHUTDOWN_S = 9.0
+"""From SIGTERM to the end at the latest; a supervisor kills after ten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """The opened rooms of one home."""
+
+    home: Path
+    config: Config
+    clocks: Clocks
+    twin: Twin
+    authenticator: LocalAuthenticator
+    authorizer: LocalAuthorizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A started runtime: its parts, and the addresses it listens on (None = off)."""
+    """A started runtime and the addresses it listens on (None = off)."""
 
-    home: Path
+    rooms: Rooms
     runtime: Runtime
-    authenticator: LocalAuthenticator
-    authorizer: RoleAuthorizer
-    twin: Twin
+    sealing: Sealing
+    certificates: Certificates
     http: str | None
     https: str | None
     mqtt: str | None
     mqtts: str | None
-    ca: str | None
 
     def ready_document(self) -> dict[str, str | int | None]:
-        """What the ready file says."""
+        """What the ready file says: process id, addresses as URLs, and the file of the CA that signed the server."""
         return {
             "pid": os.getpid(),
-            "http": self.http,
             "https": self.https,
+            "http": self.http,
             "mqtt": self.mqtt,
             "mqtts": self.mqtts,
-            "ca": self.ca,
+            "ca": str(self.certificates.ca_file) if self.https or self.mqtts else None,
         }
+
+
+@asynccontextmanager
+async def _rooms(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
+    home = prepared(home)
+    with held(home):
+        config = config or Config.load(home)
+        clocks = Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs())
+        authenticator = LocalAuthenticator.open(
+            home,
+            clock=clocks.now,
+            database_url=config.database_url,
+            access_s=config.security.access_token_s,
+            refresh_s=config.security.refresh_token_s,
+        )
+        with contextlib.closing(authenticator):
+            authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
+            async with open_twin(home, clock=clocks.now, database_url=config.database_url) as twin:
+                yield Rooms(
+                    home=home,
+                    config=config,
+                    clocks=clocks,
+                    twin=twin,
+                    authenticator=authenticator,
+                    authorizer=authorizer,
+                )
+
+
+@asynccontextmanager
+async def started(home: Path, config: Config | None = None) -> AsyncIterator[Running]:
+    """Hold, open and serve a home for as long as the block runs. Raises Locked, ConfigInvalid, StorageDamaged,
+    StorageFailed, AddressInUse."""
+    async with _rooms(home, config) as rooms:
+        assembly = _Assembly(rooms)
+        await assembly.publish_services()
+        await assembly.restore_presence()
+        async with anyio.create_task_group() as core:
+            await core.start(_served, assembly.runtime.serve)
+            await core.start(assembly.lake.serve)
+            core.start_soon(assembly.sealing.serve)
+            core.start_soon(assembly.renew_certificates)
+            try:
+                # Bindings end first: they answer what is being committed while the core still runs.
+                async with anyio.create_task_group() as servers:
+                    for binding in assembly.bindings:
+                        await servers.start(_served, binding.serve, assembly.runtime)
+                    try:
+                        yield assembly.running()
+                    finally:
+                        servers.cancel_scope.cancel()
+            finally:
+                core.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened(home: Path) -> AsyncIterator[Running]:
+    """The same without listeners: only the control socket is served. For commands on a home that nobody runs."""
+    config = Config.load(prepared(home))
+    async with started(home, config.with_listeners(http="off", https="off", mqtt="off", mqtts="off")) as running:
+        yield running
+
+
+async def _served(
+    serve: Callable[..., Any], *given: object, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    await serve(*given, task_status=task_status)
+
+
+class _Assembly:
+    """The parts of one runtime, put together and not yet started."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        config, twin = rooms.config, rooms.twin
+        self._rooms = rooms
+        self.certificates = Certificates(rooms.home / "certs", rooms.clocks.now, own=_own_certificate(config))
+        views = TwinViews(
+            twin.directory, rooms.authorizer, forms_of=self._forms_of, http_base=lambda: self._http_base()
+        )
+        self.runtime = Runtime(
+            config=config,
+            stores=Stores(directory=twin.directory, values=twin.values, history=twin.history, ledger=twin.ledger),
+            authenticator=rooms.authenticator,
+            authorizer=rooms.authorizer,
+            clocks=rooms.clocks,
+            describe=views.publication,
+            presence_recorded=self._presence_changed,
+        )
+        views.presence = self.runtime.presence
+        self.lake = LakeClient(
+            history=rooms.home / "history",
+            lake=config.history.lake or rooms.home / "lake",
+            gateway=gateway_id(rooms.home),
+        )
+        self.sealing = Sealing(
+            lake=self.lake,
+            last_row=lambda: twin.history.last_row,
+            beside=lambda marks: beside(twin.database, marks),
+            sealed_to=self._sealed_to,
+            interval_s=config.history.seal_interval_s,
+            rows=config.history.seal_rows,
+        )
+        for service in self._services(views):
+            self.runtime.services.add(service)
+        self._bind(rooms)
+        rooms.authenticator.on_revoked(lambda revoked: self._revoked(revoked.covers))
+
+    def _bind(self, rooms: Rooms) -> None:
+        config = rooms.config
+        tls = self.certificates.server_context() if config.http.https or config.mqtt.mqtts else None
+        engine = _mqtt_engine(config, tls, rooms.home)
+        self._mqtt = MqttBinding(engine, schemes=[s for s in ("mqtt", "mqtts") if getattr(config.mqtt, s)])
+        self._http = HttpBinding(
+            HttpConfig(
+                http=parse_listener(config.http.http) if config.http.http else None,
+                https=parse_listener(config.http.https) if config.http.https else None,
+                control_socket=rooms.home / "control.sock",
+                insecure=config.security.insecure,
+                origins=config.http.allowed_origins,
+                max_body_bytes=config.http.max_body_bytes,
+                max_batch_bytes=config.http.max_batch_bytes,
+                max_streams_per_account=config.http.max_streams_per_account,
+                poll_interval_s=config.http.poll_interval_s,
+            ),
+            tls=tls if config.http.https else None,
+            accounts=rooms.authenticator,
+            health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
+            documents={"/vocabulary/skep.jsonld": CONTEXT},
+        )
+        if isinstance(engine, NativeEngine):
+            self._http.mount("/mqtt", engine.asgi)
+        self.bindings: Sequence[ProtocolBinding] = (self._mqtt, self._http)
+
+    def running(self) -> Running:
+        """What was started, once it is."""
+        mqtt_urls = {url.partition(":")[0]: url for url in self._mqtt.urls}
+        return Running(
+            rooms=self._rooms,
+            runtime=self.runtime,
+            sealing=self.sealing,
+            certificates=self.certificates,
+            http=self._http.http_url,
+            https=self._http.https_url,
+            mqtt=mqtt_urls.get("mqtt"),
+            mqtts=mqtt_urls.get("mqtts"),
+        )
+
+    async def publish_services(self) -> None:
+        """Put the built-in services into the directory: they are Things like any other."""
+        for service in self.runtime.services:
+            agent = TwinID.parse(service.thing_id).account
+            td = ThingDescription.of(service.td, agent=True)
+            await self._rooms.twin.directory.put(service.thing_id, td, agent=agent)
+
+    async def renew_certificates(self) -> None:
+        """Make a fresh server certificate in time, for new connections, for ever."""
+        while True:
+            await anyio.sleep(3_600)
+            if self.certificates.renew_if_due():
+                log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
+
+    def _services(self, views: TwinViews) -> Sequence[Service]:
+        rooms = self._rooms
+        twin, authenticator, authorizer = rooms.twin, rooms.authenticator, rooms.authorizer
+        return (
+            AuthnAdmin(
+                authenticator,
+                certificates=self.certificates,
+                sessions=self._sessions_of,
+                end_session=self._end_session,
+            ),
+            AuthnUser(authenticator, sessions=self._sessions_of),
+            AuthzAdmin(authorizer, accounts=self._type_and_role, clock=rooms.clocks.now, record=self._audited),
+            AuthzUser(authorizer, clock=rooms.clocks.now, record=self._audited),
+            RequestsService(twin.ledger, authorizer),
+            DirectoryService(twin.directory, self._may, views.document),
+            ValuesService(twin.directory, twin.values, self._may),
+            HistoryService(twin.directory, twin.history, self._may),
+        )
+
+    def _may(self, principal: Principal, operation: Operation, address: Address) -> bool:
+        return self._rooms.authorizer.decide(principal, operation, address).allowed
+
+    def _type_and_role(self, account: str) -> tuple[AccountType, str] | None:
+        found = self._rooms.authenticator.register.accounts.get(account)
+        return (found.type, found.role) if found else None
+
+    def _audited(self, act: str, by: str, target: str) -> None:
+        self._rooms.authenticator.audit.record(act, by=by, target=target)
+
+    def _sessions_of(self, account: str | None) -> Sequence[dict[str, JSONValue]]:
+        sessions = self.runtime.sessions
+        found = sessions.everyone() if account is None else sessions.of_account(account)
+        return [
+            {
+                "sessionID": session.session_id,
+                "clientID": session.principal.account,
+                "binding": session.binding,
+                "source": session.source,
+            }
+            for session in found
+        ]
+
+    def _end_session(self, session_id: str) -> bool:
+        for session in self.runtime.sessions.everyone():
+            if session.session_id == session_id:
+                session.close("ended")
+                return True
+        return False
+
+    # ------------------------------------------------------------ wiring
+
+    async def restore_presence(self) -> None:
+        """Know again when each agent was last seen."""
+        for agent, at in (await self._rooms.twin.presence.last_seen()).items():
+            self.runtime.presence.restore(agent, at)
+
+    def _presence_changed(self, agent: str, seen: Seen) -> None:
+        self.runtime.start(self._rooms.twin.presence.record(agent, seen.is_online, seen.since))
+
+    async def _sealed_to(self, mark: int) -> None:
+        """Drop hot files that are sealed and old enough: from then on the lake answers for them."""
+        history = self._rooms.twin.history
+        kept_us = int(self._rooms.config.history.keep_hot_days * 86_400_000_000)
+        first_kept = day_of(self._rooms.clocks.now() - kept_us)
+        for file in history.days[:-1]:
+            if file.last <= mark and file.day < first_kept:
+                await history.drop(file)
+
+    def _forms_of(self) -> Mapping[str, FormsOf]:
+        return {binding.name: binding.forms for binding in (self._http, self._mqtt)}
+
+    def _http_base(self) -> str | None:
+        return self._http.https_url or self._http.http_url
+
+    def _revoked(self, covers: Callable[[Principal], bool]) -> None:
+        ended = self.runtime.revoke(covers)
+        if ended:
+            log.info("sessions ended", extra={"count": ended})
+
+    def _not_ready(self) -> Mapping[str, str]:
+        twin, found = self._rooms.twin, {}
+        if twin.failure is not None:
+            found["storage"] = twin.failure.detail
+        if twin.history.is_full:
+            found["space"] = "no space left for data"
+        if self._rooms.authorizer.problem is not None:
+            found["rights"] = self._rooms.authorizer.problem
+        return found
+
+    def _warnings(self) -> Mapping[str, str]:
+        return {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
+
+
+def _own_certificate(config: Config) -> ServerFiles | None:
+    certificate, key = config.security.certificate, config.security.certificate_key
+    if not certificate and not key:
+        return None
+    if not certificate or not key:
+        raise ConfigInvalid("security.certificate and security.certificate_key go together")
+    return ServerFiles(certificate=Path(certificate), key=Path(key))
+
+
+def _mqtt_engine(config: Config, tls: ssl.SSLContext | None, home: Path) -> Engine:
+    mqtt = config.mqtt
+    listeners: list[Listener] = []
+    if mqtt.mqtt:
+        host, port = parse_listener(mqtt.mqtt)
+        if not is_loopback(host):
+            if not config.security.insecure:
+                raise ConfigInvalid(
+                    f"plain MQTT listens on loopback addresses only, not on {host!r}; use mqtts, or insecure = true"
+                )
+            log.warning("plain MQTT beyond loopback: passwords and tokens can be read on the way")
+        listeners.append(Listener(host=host, port=port, proxy_protocol=mqtt.proxy_protocol))
+    if mqtt.mqtts:
+        host, port = parse_listener(mqtt.mqtts)
+        listeners.append(Listener(host=host, port=port, tls=tls, proxy_protocol=mqtt.proxy_protocol))
+    limits = Limits(
+        max_packet_bytes=mqtt.max_packet_bytes,
+        connect_timeout_s=mqtt.connect_timeout_s,
+        max_connections=mqtt.max_connections,
+        max_inflight=mqtt.max_inflight,
+        max_queued=mqtt.max_queued,
+        max_queued_bytes=mqtt.max_queued_bytes,
+        max_unacknowledged=mqtt.max_unacknowledged,
+        max_session_expiry_s=mqtt.max_session_expiry_s,
+        max_subscriptions=config.limits.max_subscriptions_per_session,
+        max_links_per_account=config.limits.max_sessions_per_account,
+    )
+    if mqtt.engine == "amqtt":
+        from bindings.mqtt.amqtt_engine import AmqttEngine  # only where it is wanted: it brings 15 MB
+
+        return AmqttEngine(listeners, limits)
+    return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits))
+
+
+def run(
+    home: Path,
+    *,
+    http: str | None = None,
+    https: str | None = None,
+    mqtt: str | None = None,
+    mqtts: str | None = None,
+    ready_file: Path | None = None,
+) -> int:
+    """The whole life of a runtime process: serve until SIGTERM or SIGINT, then end within 10 s; the exit code.
+
+    Listeners given here come before those of the configuration. The ready file is written when everything listens and
+    removed at the end. Raises as `started`.
+    """
+    config = Config.load(prepared(home)).with_listeners(http=http, https=https, mqtt=mqtt, mqtts=mqtts)
+    logs.configure(config.log.level, as_json=config.log.json_lines)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(home, config, ready_file))
+    return 0
+
+
+async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with started(home, config) as running:
+        _announce(running)
+        if ready_file is not None:
+            write_whole(ready_file, json.dumps(running.ready_document()).encode() + b"\n", mode=0o644)
+        try:
+            await stop.wait()
+        finally:
+            log.info("stopping")
+            # Whatever hangs must not keep the process: everything acknowledged is already on disk.
+            loop.call_later(SHUTDOWN_S, os._exit, 1)
+            if ready_file is not None:
+                await anyio.Path(ready_file).unlink(missing_ok=True)
+
+
+def _announce(running: Running) -> None:
+    for name in ("https", "http", "mqtts", "mqtt"):
+        address = getattr(running, name)
+        if address:
+            print(f"{name:6} {address}", flush=True)
+    code = running.rooms.authenticator.claim_code.code
+    if code:
+        where = running.rooms.home / "claim"
+        print(f"claim  {code}  (one time: makes the first admin; also in {where})", flush=True)

@@ -100,7 +100,7 @@ class Runtime:
             values=stores.values,
             ledger=stores.ledger,
             describe=describe,
-            start=self._start,
+            start=self.start,
             metrics=self.metrics,
             max_per_account=config.limits.max_sessions_per_account,
             max_subscriptions=config.limits.max_subscriptions_per_session,
@@ -112,7 +112,7 @@ class Runtime:
             ledger=stores.ledger,
             sessions=self.sessions,
             clock=clocks.steady,
-            start=self._start,
+            start=self.start,
             order_of=self._order_of,
             settled=self._settled,
             due_changed=self._due_changed,
@@ -287,7 +287,8 @@ class Runtime:
                     session.close("token-expired")
             await asyncio.sleep(1.0)
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def start(self, work: Awaitable[None]) -> None:
+        """Run background work in the runtime's task group; what fails is logged."""
         if self._tasks is None:
             # Shutting down: what is not done now is done at the next start, from the ledger.
             if isinstance(work, Coroutine):

@@ -410,8 +410,10 @@ class Ledger(Protocol):
 class Service(Protocol):
     """A built-in service: a Thing whose actions are methods, one implementation behind every binding."""
 
-    thing_id: str
-    td: dict[str, Any]
+    @property
+    def thing_id(self) -> str: ...
+    @property
+    def td(self) -> dict[str, Any]: ...
 
     def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
         """What calling the method with this input amounts to, for the decision. Raises UnknownName, Invalid."""

@@ -93,8 +93,22 @@ def _checked(model: type[Input], data: JSONValue) -> Input:
 
 def _schema(model: type[Input]) -> dict[str, Any]:
     schema = model.model_json_schema(by_alias=True)
-    plain: dict[str, Any] = _without_titles(schema)
+    # A TD's data schema stands alone: what pydantic keeps under $defs goes where it is named.
+    whole = _inlined(schema, schema.pop("$defs", {}))
+    plain: dict[str, Any] = _without_titles(whole)
     return plain | {"type": "object"}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(member, definitions) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    named = schema.get("$ref")
+    if isinstance(named, str):
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return _inlined({**definitions[named.rpartition("/")[2]], **rest}, definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}
 
 
 def _without_titles(schema: Any) -> Any:

@@ -19,6 +19,7 @@ from twin.database import Database, open_database
 from twin.directory import DirectoryStore
 from twin.history import HistoryStore, open_history
 from twin.ledger import LedgerStore
+from twin.presence import PresenceStore
 from twin.reserve import DEFAULT_RESERVE_BYTES, Reserve
 from twin.tables import MIGRATIONS
 from twin.values import LatestValues
@@ -37,6 +38,7 @@ class Twin:
     values: LatestValues
     history: HistoryStore
     ledger: LedgerStore
+    presence: PresenceStore
     database: Database
 
     @property
@@ -75,6 +77,7 @@ async def open_twin(
             values=values,
             history=history,
             ledger=await LedgerStore.load(database),
+            presence=PresenceStore(database),
             database=database,
         )
         checkpoints = _Checkpoints(twin)

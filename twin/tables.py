@@ -107,6 +107,17 @@ class TransitionRow(SQLModel, table=True):
     progress: float | None = Field(default=None, sa_column=Column(Float))
 
 
+class PresenceRow(SQLModel, table=True):
+    """An agent became reachable, or no longer was."""
+
+    __tablename__ = "presence"
+
+    change: int | None = Field(default=None, sa_column=Column(Big, primary_key=True, autoincrement=True))
+    agent: str
+    online: bool
+    at: int = Field(sa_column=Column(Big, nullable=False))
+
+
 def table(model: type[SQLModel]) -> Table:
     """The Core table of a model."""
     return SQLModel.metadata.tables[str(model.__tablename__)]
@@ -147,4 +158,17 @@ _FIRST = (
     "CREATE INDEX transitions_of_caller ON transitions (caller, seq)",
 )
 
-MIGRATIONS = (Migration(1, "directory, latest values, ledger", _first),)
+
+def _second(connection: Connection) -> None:
+    key = "INTEGER PRIMARY KEY" if connection.dialect.name == "sqlite" else "BIGSERIAL PRIMARY KEY"
+    big = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    connection.exec_driver_sql(
+        f"CREATE TABLE presence (change {key}, agent TEXT NOT NULL, online BOOLEAN NOT NULL, at {big} NOT NULL)"
+    )
+    connection.exec_driver_sql("CREATE INDEX presence_of_agent ON presence (agent, change)")
+
+
+MIGRATIONS = (
+    Migration(1, "directory, latest values, ledger", _first),
+    Migration(2, "presence of agents", _second),
+)
