@@ -21,6 +21,7 @@ from things.errors import Unavailable
 T = TypeVar("T")
 
 SOCKET = "control.sock"
+READY = "ready.json"
 
 
 def default_home() -> Path:
@@ -57,11 +58,9 @@ class Access:
         if is_held(self.home):
             yield
             return
-        from runtime.app import started
-        from runtime.config import Config
+        from runtime.app import opened
 
-        quiet = Config.load(self.home).with_listeners(http="off", https="off", mqtt="off", mqtts="off")
-        async with started(self.home, quiet):
+        async with opened(self.home):
             yield
 
 

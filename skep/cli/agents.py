@@ -11,13 +11,11 @@ import click
 from pydantic import JsonValue
 
 from skep.agent import Agent
-from skep.cli.access import SOCKET, default_home
+from skep.cli.access import READY, SOCKET, default_home
 from skep.consumer import Consumer
 from things.errors import NotFound, Unavailable
 
 T = TypeVar("T")
-
-READY = "ready.json"
 
 
 async def agent_for(home: Path, name: str, *, mqtt: str | None, token: str | None, ca: Path | None) -> Agent:

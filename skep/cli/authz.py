@@ -24,7 +24,7 @@ def authz() -> None:
 @access_options
 def explain(access: Access, account: str, operation: str, thing: str, name: str | None) -> None:
     """Say whether ACCOUNT may do OPERATION on THING, and which rule decides. Exit code 1: it may not."""
-    given: dict[str, JSONValue] = {"clientID": account, "operation": operation, "thingID": thing}
+    given: dict[str, JSONValue] = {"sender": account, "operation": operation, "thing": thing}
     if name is not None:
         given["name"] = name
 
