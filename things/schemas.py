@@ -99,6 +99,7 @@ def compiled(definition: Mapping[str, Any]) -> jsonschema_rs.Validator:
         raise Invalid(_shortened(str(getattr(error, "message", error)))) from error
 
 
+@lru_cache(maxsize=256)
 def pattern_fault(text: str) -> str | None:
     """Why `text` cannot be a pattern here, or None if it can."""
     if len(text) > MAX_PATTERN_CHARS:

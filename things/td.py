@@ -25,7 +25,7 @@ from things.td_rules import problems_of
 
 MAX_TD_BYTES = 262_144
 MAX_TD_DEPTH = 32
-OPEN_TDS = 4_096
+OPEN_TDS = 3_072
 """How many Things' documents and validators are kept ready; the others are read again from their text when asked."""
 
 _LONG_NUMBER = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
