@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,22 +133,23 @@ async def started(home: Path, config: Config | None = None) -> AsyncIterator[Run
         assembly = _Assembly(rooms)
         await assembly.publish_services()
         await assembly.restore_presence()
-        async with anyio.create_task_group() as core:
-            await core.start(_served, assembly.runtime.serve)
-            await core.start(assembly.lake.serve)
-            core.start_soon(assembly.sealing.serve)
-            core.start_soon(assembly.renew_certificates)
-            try:
-                # Bindings end first: they answer what is being committed while the core still runs.
-                async with anyio.create_task_group() as servers:
-                    for binding in assembly.bindings:
-                        await servers.start(_served, binding.serve, assembly.runtime)
-                    try:
-                        yield assembly.running()
-                    finally:
-                        servers.cancel_scope.cancel()
-            finally:
-                core.cancel_scope.cancel()
+        with _sole_error():
+            async with anyio.create_task_group() as core:
+                await core.start(_served, assembly.runtime.serve)
+                await core.start(assembly.lake.serve)
+                core.start_soon(assembly.sealing.serve)
+                core.start_soon(assembly.renew_certificates)
+                try:
+                    # Bindings end first: they answer what is being committed while the core still runs.
+                    async with anyio.create_task_group() as servers:
+                        for binding in assembly.bindings:
+                            await servers.start(_served, binding.serve, assembly.runtime)
+                        try:
+                            yield assembly.running()
+                        finally:
+                            servers.cancel_scope.cancel()
+                finally:
+                    core.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -157,6 +158,20 @@ async def opened(home: Path) -> AsyncIterator[Running]:
     config = Config.load(prepared(home))
     async with started(home, config.with_listeners(http="off", https="off", mqtt="off", mqtts="off")) as running:
         yield running
+
+
+@contextlib.contextmanager
+def _sole_error() -> Iterator[None]:
+    """Let one error out of its task groups as what it is."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        sole: BaseException = group
+        while isinstance(sole, BaseExceptionGroup) and len(sole.exceptions) == 1:
+            sole = sole.exceptions[0]
+        if sole is group:
+            raise
+        raise sole from sole.__cause__
 
 
 async def _served(
