@@ -48,7 +48,7 @@ class Simulation:
     def _declare(self, thing: str, device: Device) -> None:
         text = sample_td(device.sample)
         self._agent.expose(thing, text)
-        document = ThingDescription.parse(text).document
+        document = ThingDescription.parse(text, agent=True).document
         for name in document.get("actions", {}):
             self._agent.action(thing, name)(self._action(thing, device))
         for name, definition in document.get("properties", {}).items():

@@ -108,8 +108,8 @@ def _fresh(home: Path | None, once: bool) -> Iterator[Path]:
             raise click.UsageError(f"{home} is not empty; the demo begins in a fresh folder")
         yield home.absolute()
     elif once:
-        with tempfile.TemporaryDirectory(prefix="skep-demo-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder) / "home"
+        with tempfile.TemporaryDirectory(prefix="skep-demo-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary) / "home"
     else:
         folder = Path(".demo").absolute()
         shutil.rmtree(folder, ignore_errors=True)
