@@ -27,7 +27,6 @@ class WebSocketTransport(asyncio.Transport):
         self._high = 65_536
         self._full = False
         self._closing = False
-        self._aborted = False
         self._wake = asyncio.Event()
         self._readable = asyncio.Event()
         self._readable.set()
@@ -58,7 +57,6 @@ class WebSocketTransport(asyncio.Transport):
         self._readable.set()
 
     def abort(self) -> None:
-        self._aborted = True
         self._unsent.clear()
         self._cut.set()
         self.close()
@@ -94,16 +92,13 @@ class WebSocketTransport(asyncio.Transport):
             await self._readable.wait()
             event = await receive()
             if event["type"] != "websocket.receive":
-                break
+                return
             data = event.get("bytes")
             if data is None:
                 # [MQTT-6.0.0-1] anything but binary ends the connection.
                 self.close()
             elif not self._closing:
                 self._protocol.data_received(data)
-        # What was read may still wait for its turn; the writer ends when the connection closes.
-        if self._protocol.eof_received():
-            await self._cut.wait()
 
     async def _write_out(self, send: Send) -> None:
         while True:
