@@ -37,6 +37,7 @@ from runtime.clocks import IDs, SteadyClock, wall_clock
 from runtime.config import Config, parse_listener
 from runtime.core import Clocks, Runtime, Stores
 from runtime.home import gateway_id, held, prepared, write_whole
+from runtime.lake_service import LakeService
 from runtime.ports import ProtocolBinding, Service
 from runtime.presence import Seen
 from runtime.requests_service import RequestsService
@@ -286,6 +287,7 @@ class _Assembly:
             AuthzAdmin(authorizer, accounts=self._type_and_role, clock=rooms.clocks.now, record=self._audited),
             AuthzUser(authorizer, clock=rooms.clocks.now, record=self._audited),
             RequestsService(twin.ledger, authorizer),
+            LakeService(self.lake, self.sealing, _retention(rooms.config)),
             DirectoryService(twin.directory, self._may, views.document),
             ValuesService(twin.directory, twin.values, self._may),
             HistoryService(twin.directory, twin.history, self._may),
@@ -372,6 +374,12 @@ def _own_certificate(config: Config) -> ServerFiles | None:
     if not certificate or not key:
         raise ConfigInvalid("security.certificate and security.certificate_key go together")
     return ServerFiles(certificate=Path(certificate), key=Path(key))
+
+
+def _retention(config: Config) -> Sequence[Mapping[str, Any]]:
+    limits = {"days": config.history.keep_days, "bytes": config.history.keep_bytes}
+    rule = {name: limit for name, limit in limits.items() if limit is not None}
+    return (rule,) if rule else ()
 
 
 def _mqtt_engine(config: Config, tls: ssl.SSLContext | None, home: Path) -> Engine:
