@@ -88,15 +88,22 @@ class Consumer:
         """A Thing by its id, `dtw:AGENT:THING`; nothing is asked of the runtime yet."""
         return Thing(self, thing_id)
 
-    async def watch(self, *patterns: str, kind: str | None = None, after: str | None = None) -> AsyncIterator[Change]:
+    async def watch(
+        self, *patterns: str, kind: str | None = None, latest: bool = False, after: str | None = None
+    ) -> AsyncIterator[Change]:
         """Changes of all Things that match (`dtw:AGENT:THING/NAME`, `*` for any), as they come, for ever.
 
-        One stream however many patterns. It reconnects and resumes by itself; `after` resumes behind a `Change.id`.
+        One stream however many patterns. It begins with the latest values if asked to, reconnects and resumes by
+        itself; `after` resumes behind a `Change.id`.
         """
         wanted = [Pattern.parse(text, kind=kind) for text in patterns or ("dtw:*",)]
         # One pattern is asked for as it is. Several share one stream, which the runtime sifts by what they have in
         # common; the rest is sifted here.
         query = wanted[0].query() if len(wanted) == 1 else _common_query(wanted)
+        if kind is None:
+            query += [("kind", "event"), ("kind", "property")]
+        if latest:
+            query.append(("latest", "true"))
         async for event in self._events("/stream", query, after):
             document = decode(event.data)
             if not isinstance(document, dict):

@@ -20,11 +20,12 @@ Examples:
 )
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.option("--kind", type=click.Choice(("event", "property")), help="Only events, or only property values.")
+@click.option("--latest", is_flag=True, help="Begin with the latest values.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this long.")
 @access_options
 def watch(
-    access: Access, patterns: tuple[str, ...], kind: str | None, count: int | None, seconds: float | None
+    access: Access, patterns: tuple[str, ...], kind: str | None, latest: bool, count: int | None, seconds: float | None
 ) -> None:
     """Follow values and events. PATTERN is dtw:AGENT:THING/NAME, with * for any; several share one connection."""
 
@@ -32,7 +33,7 @@ def watch(
         seen = 0
         try:
             async with asyncio.timeout(seconds):
-                async for change in consumer.watch(*(patterns or ("dtw:*",)), kind=kind):
+                async for change in consumer.watch(*(patterns or ("dtw:*",)), kind=kind, latest=latest):
                     if access.json:
                         print_line(asdict(change))
                     else:
