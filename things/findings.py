@@ -54,7 +54,7 @@ class Findings:
             if name not in members:
                 continue
             if not isinstance(members[name], dict):
-                self.add((*at, name), "must be an object of texts by language", "type")
+                self.add((*at, name), "must be an object of texts by language", "shape")
             else:
                 self.texts((*at, name), members[name], members[name])
 

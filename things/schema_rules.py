@@ -40,7 +40,7 @@ def check_types(found: Findings, at: Path, members: dict[str, Any]) -> None:
 def _check(found: Findings, at: Path, schema: Any) -> bool:
     """Whether keywords were met that only the compiler can judge."""
     if not isinstance(schema, dict):
-        found.add(at, "must be a data schema (an object)", "type")
+        found.add(at, "must be a data schema (an object)", "shape")
         return False
     _check_terms(found, at, schema)
     _check_values(found, at, schema)
@@ -89,7 +89,7 @@ def _check_values(found: Findings, at: Path, schema: dict[str, Any]) -> None:
         if isinstance(schema["required"], list):
             found.text_or_texts((*at, "required"), schema["required"])
         else:
-            found.add((*at, "required"), "must be a list of member names", "type")
+            found.add((*at, "required"), "must be a list of member names", "shape")
     if "pattern" in schema:
         _check_pattern(found, (*at, "pattern"), schema["pattern"])
     if isinstance(schema.get("patternProperties"), dict):
@@ -111,7 +111,7 @@ def _check_pattern(found: Findings, at: Path, pattern: Any) -> None:
 def _check_enum(found: Findings, at: Path, schema: dict[str, Any]) -> None:
     values = schema["enum"]
     if not isinstance(values, list):
-        found.add((*at, "enum"), "must be a list of values", "type")
+        found.add((*at, "enum"), "must be a list of values", "shape")
     elif not values:
         found.add((*at, "enum"), "must hold at least one value", "empty")
     elif len({json_key(value) for value in values}) != len(values):
@@ -123,10 +123,10 @@ def _check_enum(found: Findings, at: Path, schema: dict[str, Any]) -> None:
 def _check_nested(found: Findings, at: Path, name: str, value: Any) -> bool:
     foreign = False
     if name == "oneOf" and not isinstance(value, list):
-        found.add(at, "must be a list of data schemas", "type")
+        found.add(at, "must be a list of data schemas", "shape")
     elif name == "properties":
         if not isinstance(value, dict):
-            found.add(at, "must be an object of data schemas by member name", "type")
+            found.add(at, "must be an object of data schemas by member name", "shape")
             return False
         for member, schema in value.items():
             foreign |= _check(found, (*at, member), schema)

@@ -29,7 +29,7 @@ _SECRETS = frozenset(
 def check_definitions(found: Findings, at: Path, definitions: Any, *, is_11: bool) -> None:
     """Note everything wrong with `securityDefinitions`."""
     if not isinstance(definitions, dict):
-        found.add(at, "must be an object of security schemes by name", "type")
+        found.add(at, "must be an object of security schemes by name", "shape")
         return
     if not definitions:
         found.add(at, "must define at least one security scheme", "empty")
@@ -37,7 +37,7 @@ def check_definitions(found: Findings, at: Path, definitions: Any, *, is_11: boo
         if isinstance(scheme, dict):
             _check_scheme(found, (*at, name), name, scheme, definitions, is_11=is_11)
         else:
-            found.add((*at, name), "must be a security scheme (an object)", "type")
+            found.add((*at, name), "must be a security scheme (an object)", "shape")
 
 
 def check_names(found: Findings, at: Path, value: Any, definitions: Any) -> None:
@@ -68,7 +68,8 @@ def _check_scheme(
             found.address((*at, member), scheme[member])
     kind = scheme.get("scheme")
     if not isinstance(kind, str):
-        found.add((*at, "scheme"), "every security definition needs a scheme (text)", "missing")
+        detail = "every security definition needs a scheme (text)"
+        found.add((*at, "scheme"), detail, "type" if "scheme" in scheme else "missing")
         return
     if kind not in _MEMBERS:
         if ":" not in kind[1:]:
@@ -117,7 +118,7 @@ def _check_combo(found: Findings, at: Path, name: str, scheme: dict[str, Any], d
     for way in ways:
         names = scheme[way]
         if not isinstance(names, list):
-            found.add((*at, way), "must be a list of names of security definitions", "type")
+            found.add((*at, way), "must be a list of names of security definitions", "shape")
             continue
         if len(names) < 2:
             found.add((*at, way), "must name at least two security definitions", "combo")

@@ -147,7 +147,7 @@ class _Rules:
         if "version" in document:
             version = document["version"]
             if not isinstance(version, dict) or not isinstance(version.get("instance"), str):
-                found.add(("version",), "must be an object with the text member instance", "type")
+                found.add(("version",), "must be an object with the text member instance", "shape")
         if "registration" in document:
             self._check_registration(document["registration"])
         for name in document:
@@ -157,7 +157,7 @@ class _Rules:
     def _check_registration(self, registration: Any) -> None:
         at: Path = ("registration",)
         if not isinstance(registration, dict):
-            self.found.add(at, "must be an object", "type")
+            self.found.add(at, "must be an object", "shape")
             return
         for name in ("created", "modified", "expires", "retrieved"):
             if name in registration:
@@ -177,7 +177,7 @@ class _Rules:
 
     def _check_affordances(self, plural: str, affordances: Any) -> None:
         if not isinstance(affordances, dict):
-            self.found.add((plural,), f"must be an object of {plural} by name", "type")
+            self.found.add((plural,), f"must be an object of {plural} by name", "shape")
             return
         for name, affordance in affordances.items():
             at: Path = (plural, name)
@@ -186,7 +186,7 @@ class _Rules:
             if isinstance(affordance, dict):
                 self._check_affordance(at, plural, affordance)
             else:
-                self.found.add(at, "must be an object", "type")
+                self.found.add(at, "must be an object", "shape")
 
     def _check_affordance(self, at: Path, plural: str, affordance: dict[str, Any]) -> None:
         found = self.found
@@ -223,7 +223,7 @@ class _Rules:
 
     def _check_variables(self, at: Path, variables: Any) -> None:
         if not isinstance(variables, dict):
-            self.found.add(at, "must be an object of data schemas by variable", "type")
+            self.found.add(at, "must be an object of data schemas by variable", "shape")
             return
         for name, schema in variables.items():
             check_schema(self.found, (*at, name), schema)
@@ -234,7 +234,7 @@ class _Rules:
 
     def _check_forms(self, at: Path, forms: Any, plural: str) -> None:
         if not isinstance(forms, list):
-            self.found.add(at, "must be a list of forms", "type")
+            self.found.add(at, "must be a list of forms", "shape")
             return
         if not forms and not self.agent:
             self.found.add(at, "must hold at least one form", "empty")
@@ -242,7 +242,7 @@ class _Rules:
             if isinstance(form, dict):
                 self._check_form((*at, index), form, plural)
             else:
-                self.found.add((*at, index), "must be a form (an object)", "type")
+                self.found.add((*at, index), "must be a form (an object)", "shape")
 
     def _check_form(self, at: Path, form: dict[str, Any], plural: str) -> None:
         found = self.found
@@ -279,7 +279,7 @@ class _Rules:
 
     def _check_response(self, at: Path, response: Any) -> None:
         if not isinstance(response, dict):
-            self.found.add(at, "must be an object", "type")
+            self.found.add(at, "must be an object", "shape")
             return
         if self.is_11 and "contentType" not in response:
             self.found.add((*at, "contentType"), "a response needs a contentType", "missing")
@@ -287,12 +287,12 @@ class _Rules:
 
     def _check_additional(self, at: Path, responses: Any) -> None:
         if not isinstance(responses, list):
-            self.found.add(at, "must be a list of responses", "type")
+            self.found.add(at, "must be a list of responses", "shape")
             return
         schemas = self.document.get("schemaDefinitions")
         for index, response in enumerate(responses):
             if not isinstance(response, dict):
-                self.found.add((*at, index), "must be an object", "type")
+                self.found.add((*at, index), "must be an object", "shape")
                 continue
             self.found.texts((*at, index), response, ("contentType", "schema"))
             self.found.flags((*at, index), response, ("success",))
@@ -311,13 +311,13 @@ class _Rules:
 
     def _check_links(self, links: Any) -> None:
         if not isinstance(links, list):
-            self.found.add(("links",), "must be a list of links", "type")
+            self.found.add(("links",), "must be a list of links", "shape")
             return
         seen: set[tuple[object, ...]] = set()
         for index, link in enumerate(links):
             at: Path = ("links", index)
             if not isinstance(link, dict):
-                self.found.add(at, "must be a link (an object)", "type")
+                self.found.add(at, "must be a link (an object)", "shape")
                 continue
             self._check_link(at, link)
             relation = link.get("rel")
@@ -364,7 +364,7 @@ class _Rules:
         if "schemaDefinitions" in document:
             schemas = document["schemaDefinitions"]
             if not isinstance(schemas, dict) or not schemas:
-                found.add(("schemaDefinitions",), "must be an object of data schemas by name, at least one", "type")
+                found.add(("schemaDefinitions",), "must be an object of data schemas by name, at least one", "shape")
             else:
                 for name, schema in schemas.items():
                     check_schema(found, ("schemaDefinitions", name), schema)

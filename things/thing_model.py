@@ -154,7 +154,7 @@ def problems_of_model(document: Any) -> list[Problem]:
     _check_members(found, (), document)
     plain = _without_nulls(document)
     for problem in problems_of(plain | {"title": plain.get("title", "")}, agent=True):
-        if problem.code not in _EXCUSED and problem.pointer != "/version" and not _excused(plain, problem.pointer):
+        if problem.code not in _EXCUSED and problem.pointer != "/version" and not _left_open(plain, problem):
             found.problems.append(problem)
     return found.problems
 
@@ -176,7 +176,9 @@ def _check_links(found: Findings, document: dict[str, Any]) -> None:
         relation = link.get("rel") if isinstance(link, dict) else None
         if not isinstance(relation, str):
             continue
-        if relation.startswith("tm:") and relation not in _RELATIONS:
+        if _has_placeholder(relation):
+            found.add(("links", index, "rel"), "a relation holds no placeholder", "placeholder")
+        elif relation.startswith("tm:") and relation not in _RELATIONS:
             found.add(("links", index, "rel"), f"is none of {', '.join(sorted(_RELATIONS))}", "type")
         elif relation == "tm:extends":
             extends += 1
@@ -198,21 +200,26 @@ def _check_members(found: Findings, at: Path, value: Any) -> None:
             if name == "tm:ref":
                 if not isinstance(item, str) or "#/" not in item:
                     found.add((*at, name), "must be an address with a JSON pointer: MODEL#/properties/NAME", "type")
+            elif name == "forms" and item == []:
+                found.add((*at, name), "must hold at least one form", "empty")
             elif name != "enum":
                 _check_members(found, (*at, name), item)
 
 
-def _excused(document: Any, path: str) -> bool:
-    """Whether the member at `path` is left open by a placeholder."""
+def _left_open(document: Any, problem: Problem) -> bool:
+    """Whether a placeholder stands where the problem is; it can become any value but no object and no list."""
+    if problem.code in ("shape", "context"):
+        return False
     try:
-        return _has_placeholder(_part(document, path))
+        value = _part(document, problem.pointer)
     except Invalid:
         return False
+    if isinstance(value, list) and problem.code in ("op", "language", "repeated"):
+        return any(map(_has_placeholder, value))
+    return _has_placeholder(value)
 
 
 def _has_placeholder(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_has_placeholder, value))
     return isinstance(value, str) and _PLACEHOLDER.search(value) is not None
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from things.errors import Invalid, Malformed, TDInvalid
 from things.td import ThingDescription
@@ -81,11 +83,18 @@ def test_models_are_valid_models_and_no_thing_descriptions() -> None:
         ({"tm:optional": ["/events/a/data"]}, "/tm:optional/0"),
         ({"links": [{"rel": "tm:parent", "href": "x"}]}, "/links/0/rel"),
         ({"links": [{"rel": "tm:extends"}]}, "/links/0/href"),
+        ({"links": [{"rel": "{{R}}", "href": "x"}]}, "/links/0/rel"),
         ({"links": [{"rel": "tm:extends", "href": "a"}, {"rel": "tm:extends", "href": "b"}]}, "/links/1/rel"),
         ({"properties": {"p{{X}}": {}}}, "/properties/p{{X}}"),
         ({"properties": {"p": {"tm:ref": "elsewhere"}}}, "/properties/p/tm:ref"),
         ({"properties": {"p": {"tm:ref": 7}}}, "/properties/p/tm:ref"),
         ({"properties": {"p": {"type": "float"}}}, "/properties/p/type"),
+        ({"properties": {"p": {"forms": []}}}, "/properties/p/forms"),
+        ({"properties": {"p": "{{P}}"}}, "/properties/p"),
+        ({"actions": "{{P}}"}, "/actions"),
+        ({"id": ["{{P}}"]}, "/id"),
+        ({"@context": "{{P}}"}, "/@context"),
+        ({"securityDefinitions": {"a": {"scheme": 7}}}, "/securityDefinitions/a/scheme"),
         ({"properties": {"p": {"minimum": "low"}}}, "/properties/p/minimum"),
         ({"properties": {"p": {"unit": None}}}, "/properties/p/unit"),
         ({"properties": {"p": {"$ref": "https://x.example"}}}, "/properties/p/$ref"),
@@ -242,3 +251,21 @@ def test_thing_can_be_held_against_its_model() -> None:
 
     assert model.lacking(whole) == frozenset()
     assert model.lacking(part) == {"/properties/since"}
+
+
+_MEMBERS = (
+    "@context @type title properties actions forms href op security tm:ref links securityDefinitions scheme oneOf type "
+    "enum required pattern input rel version"
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["", "x", "{{X}}", TD_11]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_MEMBERS.split()), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(_json)
+def test_any_json_is_judged_without_breaking(document: Any) -> None:
+    assert isinstance(problems_of(document), list)
+    assert isinstance(problems_of(document, agent=True), list)
+    assert isinstance(problems_of_model(document), list)
