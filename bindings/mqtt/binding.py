@@ -8,6 +8,7 @@ of MQTT 3.1.1 clients), or raised when the same publish may succeed later, so th
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import assert_never
 
 import anyio
@@ -77,8 +78,9 @@ class MqttBinding:
 
     name = BINDING
 
-    def __init__(self, engine: Engine, *, schemes: Sequence[str] = ("mqtt",), public_host: str | None = None) -> None:
-        """`schemes` names the engine's listeners in their order; `public_host` stands in forms, if given."""
+    def __init__(self, engine: Engine, *, schemes: Sequence[str] = (), public_host: str | None = None) -> None:
+        """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
+        nothing); `public_host` takes the place of the address listened on in forms."""
         self._engine = engine
         self._schemes = schemes
         self._public_host = public_host
@@ -88,6 +90,8 @@ class MqttBinding:
         self._clients: dict[Link, ClientSession] = {}
         self._confirmed: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._received = self._refused = 0
+        self.addresses: Sequence[tuple[str, int]] = ()
+        """(host, port) of each listener; set when serving."""
         self.urls: Sequence[str] = ()
         """Where clients connect, one for each listener; set when serving."""
 
@@ -102,9 +106,10 @@ class MqttBinding:
                 tasks.cancel_scope.cancel()
 
             listening: Listening = await tasks.start(serve_engine)
+            self.addresses = tuple(listening.addresses)
             self.urls = tuple(
-                f"{scheme}://{_bracketed(self._public_host or host)}:{port}"
-                for scheme, (host, port) in zip(self._schemes, listening.addresses, strict=True)
+                f"{scheme or 'mqtt'}://{_bracketed(self._public_host or host)}:{port}"
+                for (host, port), scheme in zip_longest(self.addresses, self._schemes[: len(self.addresses)])
             )
             log.info("listening", extra={"binding": self.name, "urls": self.urls})
             task_status.started()

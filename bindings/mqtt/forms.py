@@ -14,13 +14,6 @@ from things.td import ThingDescription
 
 Form = dict[str, JSONValue]
 
-URI_VARIABLES: Mapping[str, JSONValue] = {
-    "client": {"type": "string", "description": "the caller's account"},
-    "callerRef": {"type": "string", "description": "the caller's own reference of the request"},
-}
-"""Belongs into `uriVariables` of every affordance that gets a form of ours with a template."""
-
-
 def forms_of(td: ThingDescription, twin: TwinID, urls: Sequence[str]) -> Mapping[tuple[str, str], Sequence[Form]]:
     """Forms by kind and name, for each base URL in turn."""
     found: dict[tuple[str, str], Sequence[Form]] = {}
