@@ -3,6 +3,7 @@
 Plain ASGI throughout, since middleware that wraps bodies would stand in the way of streams.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -25,6 +26,8 @@ SECURITY_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+_DRAINED_BYTES = 8_388_608
+_DRAIN_S = 2.0
 API_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
 
@@ -61,6 +64,8 @@ class Application:
                 reply = await self._reply(scope, receive)
             except SkepError as error:
                 reply = _refusal(error)
+                if reply.status_code == 413:
+                    await _drain(scope, receive)
             except ClientDisconnect:
                 return
             await reply(scope, receive, guarded)
@@ -99,6 +104,22 @@ class Application:
             if raw_path == prefix or raw_path.startswith(prefix + b"/"):
                 return app
         return None
+
+
+async def _drain(scope: Scope, receive: Receive) -> None:
+    """Read on for a moment: a client that is still sending would see its connection break before the refusal."""
+    if any(name == b"expect" for name, _ in scope["headers"]):
+        return
+    left = _DRAINED_BYTES
+    try:
+        async with asyncio.timeout(_DRAIN_S):
+            while left > 0:
+                part = await receive()
+                left -= len(part.get("body", b"")) or 1
+                if part["type"] == "http.disconnect" or not part.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
 
 
 def _refusal(error: SkepError) -> Response:

@@ -136,7 +136,7 @@ class HttpBinding:
             pollers=Pollers(
                 sink.sessions, interval_s=config.poll_interval_s, limit=config.page_items, new_id=sink.new_id
             ),
-            ticker=Ticker(config.ping_s, sink.clock),
+            ticker=Ticker(config.ping_s),
             streams=StreamCount(config.max_streams_per_account),
             documents=self._documents,
         )

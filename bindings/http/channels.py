@@ -60,11 +60,6 @@ class Channel:
             self._sessions.closed(self)
             self.wake.set()
 
-    def expire(self, now: int) -> None:
-        """Close when the credential the channel was opened with has ended."""
-        if self.principal.expires is not None and now >= self.principal.expires:
-            self.close("token-expired")
-
 
 class StreamChannel(Channel):
     """Publications on their way into one event stream, already spelled.
@@ -113,8 +108,7 @@ class StreamChannel(Channel):
             self._overflow()
         self.wake.set()
 
-    def ping(self, now: int) -> None:
-        self.expire(now)
+    def ping(self) -> None:
         if not self._queue:
             self._pinged = True
             self.wake.set()
@@ -193,9 +187,6 @@ class CollectingChannel(Channel):
         self.wake.set()
         return True
 
-    def ping(self, now: int) -> None:
-        self.expire(now)
-
     async def wait(self, wait_s: float) -> None:
         """Until something came, the channel closed, or the wait ended."""
         try:
@@ -229,9 +220,6 @@ class QueueChannel(Channel):
 
     def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
         return self._takes is DeliveryStatus and self._put(status, delivered)
-
-    def ping(self, now: int) -> None:
-        self.expire(now)
 
     async def next(self) -> tuple[Request | DeliveryStatus, Callable[[], None]] | None:
         """The next one; None when the channel has closed."""

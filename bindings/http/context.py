@@ -109,7 +109,7 @@ class Addresses:
         return self.https_url or self.http_url or ""
 
 
-PingedChannel = StreamChannel | CollectingChannel | QueueChannel
+AnyChannel = StreamChannel | CollectingChannel | QueueChannel
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,20 +129,22 @@ class HttpContext:
     encoder: Encoder = field(default_factory=Encoder)
     documents: Mapping[str, Any] = field(default_factory=dict)
     """Documents that are served as they are: vocabulary, channel descriptions."""
-    _channels: set["PingedChannel"] = field(default_factory=set)
+    _channels: set["AnyChannel"] = field(default_factory=set)
 
     @contextmanager
-    def opened(self, channel: "PingedChannel") -> Iterator[None]:
+    def opened(self, channel: "AnyChannel") -> Iterator[None]:
         """Register a stream's or long poll's channel for as long as the block runs. Raises QueueFull when the account
         has too many."""
         with self.streams.counted(channel.principal.account), channel.opened():
-            self.ticker.add(channel)
             self._channels.add(channel)
+            if isinstance(channel, StreamChannel):
+                self.ticker.add(channel)
             try:
                 yield
             finally:
-                self.ticker.discard(channel)
                 self._channels.discard(channel)
+                if isinstance(channel, StreamChannel):
+                    self.ticker.discard(channel)
 
     def close(self) -> None:
         """End every stream and long poll."""

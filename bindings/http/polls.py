@@ -132,7 +132,6 @@ class Pollers:
             channel.expiry.cancel()
             channel.expiry = None
         channel.polling = True
-        self._sessions.polled(principal, source)
         return channel
 
     def detach(self, channel: PollChannel) -> None:

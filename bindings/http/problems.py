@@ -74,6 +74,7 @@ STATUSES: Mapping[str, int] = {
     "storage-full": 507,
     "storage-failed": 503,
     "storage-damaged": 503,
+    "newer-schema": 503,
     "locked": 503,
     "address-in-use": 503,
     "unavailable": 503,

@@ -35,7 +35,11 @@ async def _read(exchange: Exchange) -> ASGIApp:
     if exchange.accepts(EVENT_STREAM, explicitly=True):
         return await observe(exchange, thing_id, Kind.PROPERTY, name)
     wait_s = exchange.seconds("wait", exchange.context.config.max_long_poll_s)
-    if wait_s is not None and not exchange.is_head:
+    if wait_s is not None and exchange.is_head:
+        # Clients of the longpoll subprotocol first ask whether the address answers at all.
+        await reads.td(exchange, thing_id)
+        return json_reply(None)
+    if wait_s is not None:
         next_one = await poll_once(exchange, thing_id, Kind.PROPERTY, name, wait_s)
         if next_one is not None:
             return json_reply(next_one.value)

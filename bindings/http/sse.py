@@ -5,7 +5,6 @@ and answered one by one; `bindings.http.replies` sends those through sse-starlet
 """
 
 import asyncio
-from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
@@ -90,15 +89,14 @@ def event(data: bytes, *, name: str = "", id_: str = "") -> bytes:
 class Pinged(Protocol):
     """A stream that wants a sign of life in every interval."""
 
-    def ping(self, now: int) -> None: ...
+    def ping(self) -> None: ...
 
 
 class Ticker:
     """Pings all streams from one task: at thousands of streams a timer each would cost more than the pings."""
 
-    def __init__(self, interval_s: float, clock: Callable[[], int]) -> None:
+    def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._clock = clock
         self._streams: set[Pinged] = set()
 
     def add(self, stream: Pinged) -> None:
@@ -114,6 +112,5 @@ class Ticker:
             self.tick()
 
     def tick(self) -> None:
-        now = self._clock()
         for stream in tuple(self._streams):
-            stream.ping(now)
+            stream.ping()

@@ -53,7 +53,11 @@ async def _event(exchange: Exchange) -> ASGIApp:
     wait_s = exchange.seconds("wait", exchange.context.config.max_long_poll_s)
     if wait_s is None or exchange.accepts(EVENT_STREAM, explicitly=True):
         return await observe(exchange, thing_id, Kind.EVENT, name)
-    next_one = None if exchange.is_head else await poll_once(exchange, thing_id, Kind.EVENT, name, wait_s)
+    if exchange.is_head:
+        # Clients of the longpoll subprotocol first ask whether the address answers at all.
+        await _pattern(exchange, thing_id, Kind.EVENT, name)
+        return json_reply(None)
+    next_one = await poll_once(exchange, thing_id, Kind.EVENT, name, wait_s)
     return json_reply(next_one.value) if next_one is not None else no_content()
 
 

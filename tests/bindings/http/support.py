@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,13 @@ class House:
         self.tokens[name] = token
         return token
 
+    async def no_sessions(self) -> bool:
+        """Whether no stream or long poll is open."""
+        return not self.runtime.metrics.sessions["http"]
+
+    async def some_session(self) -> bool:
+        return not await self.no_sessions()
+
     def client(self, account: str | None = None, **options: Any) -> httpx.AsyncClient:
         """A client that speaks as an account, or as nobody."""
         headers = {"authorization": f"Bearer {self.tokens[account]}"} if account else {}
@@ -94,7 +101,7 @@ async def house(
     runtime_config: Config | None = None,
 ) -> AsyncIterator[House]:
     """Open a home and serve it over HTTP."""
-    home.mkdir(exist_ok=True, mode=0o700)
+    await anyio.Path(home).mkdir(exist_ok=True, mode=0o700)
     clocks = Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs())
     cheap = Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
     authenticator = LocalAuthenticator.open(home, clock=clocks.now, passwords=cheap)
@@ -102,9 +109,7 @@ async def house(
         stack.callback(authenticator.close)
         authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
         twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
-        binding = HttpBinding(
-            config or HttpConfig(), tls=tls, accounts=authenticator, health=health, mounts=mounts
-        )
+        binding = HttpBinding(config or HttpConfig(), tls=tls, accounts=authenticator, health=health, mounts=mounts)
         views = TwinViews(
             twin.directory,
             authorizer,
@@ -162,6 +167,13 @@ async def _served(
     serve: Callable[..., Any], *given: object, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     await serve(*given, task_status=task_status)
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 5) -> None:
+    """Wait until something holds that nobody announces, such as a connection the server has noticed is gone."""
+    with anyio.fail_after(within_s):
+        while not await holds():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
 
 
 class Events:

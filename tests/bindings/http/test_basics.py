@@ -1,13 +1,24 @@
 """What every exchange has in common: credentials, problems, limits, methods."""
 
+import asyncio
+import base64
+import gzip
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import httpx
 import pytest
 
-from tests.bindings.http.support import House, lamp_house
+from bindings.http.config import HttpConfig
+from bindings.http.problems import STATUSES
+from tests.bindings.http.support import PASSWORD, House, lamp_house
+from things.errors import SkepError
 
 pytestmark = pytest.mark.anyio
+
+LEVEL = "/things/dtw:lights:lamp/properties/level"
 
 
 @pytest.fixture
@@ -16,20 +27,218 @@ async def lamps(tmp_path: Path) -> AsyncIterator[House]:
         yield opened
 
 
+def _all_errors(base: type[SkepError] = SkepError) -> set[str]:
+    return {base.code}.union(*(_all_errors(kind) for kind in base.__subclasses__()))
+
+
+def test_every_error_code_has_a_status() -> None:
+    assert _all_errors() <= set(STATUSES)
+
+
 async def test_without_credentials_nothing_is_served(lamps: House) -> None:
     async with lamps.client() as nobody:
-        reply = await nobody.get("/things/dtw:lights:lamp/properties/level")
+        reply = await nobody.get(LEVEL)
 
     assert reply.status_code == 401
     assert reply.headers["content-type"] == "application/problem+json"
     assert "Bearer" in reply.headers["www-authenticate"]
-    assert reply.json()["code"] == "unauthenticated"
+    assert reply.json() == {
+        "type": "urn:skep:error:unauthenticated",
+        "title": "Unauthorized",
+        "status": 401,
+        "detail": "log in first",
+        "code": "unauthenticated",
+    }
 
 
-async def test_event_is_published_and_property_read(lamps: House) -> None:
+@pytest.mark.parametrize("authorization", ["Bearer nonsense", "Bearer", "Basic !!!", "Digest x=y", "Basic " + "QQ=="])
+async def test_bad_credentials_are_refused(lamps: House, authorization: str) -> None:
+    async with lamps.client(None) as nobody:
+        reply = await nobody.get(LEVEL, headers={"authorization": authorization})
+
+    assert reply.status_code == 401
+
+
+async def test_basic_credentials_log_in_by_password_and_by_token(lamps: House) -> None:
+    async with lamps.client("lights") as lights, lamps.client() as nobody:
+        await lights.post("/agent/things/lamp/properties", json={"level": 3})
+        for secret in (PASSWORD, lamps.tokens["viewer1"]):
+            credentials = base64.b64encode(f"viewer1:{secret}".encode()).decode()
+            reply = await nobody.get(LEVEL, headers={"authorization": f"Basic {credentials}"})
+            assert reply.json() == 3
+
+        wrong = base64.b64encode(b"viewer1:" + lamps.tokens["manager1"].encode()).decode()
+        assert (await nobody.get(LEVEL, headers={"authorization": f"Basic {wrong}"})).status_code == 401
+
+
+async def test_a_token_in_the_address_is_refused(lamps: House) -> None:
+    async with lamps.client() as nobody:
+        reply = await nobody.get(f"{LEVEL}?access_token={lamps.tokens['viewer1']}")
+
+    assert reply.status_code == 401
+    assert lamps.tokens["viewer1"] not in reply.text
+
+
+async def test_a_published_value_can_be_read(lamps: House) -> None:
     async with lamps.client("lights") as lights, lamps.client("viewer1") as viewer:
-        assert (await lights.post("/agent/things/lamp/properties", json={"level": 7})).status_code == 204
-        reply = await viewer.get("/things/dtw:lights:lamp/properties/level")
+        assert (await lights.post("/agent/things/lamp/properties", json={"level": 7, "mode": "é"})).status_code == 204
+        one = await viewer.get(LEVEL)
+        every = await viewer.get("/things/dtw:lights:lamp/properties")
+
+    assert (one.status_code, one.json()) == (200, 7)
+    assert every.json() == {"level": 7, "mode": "é"}
+
+
+async def test_head_answers_like_get_without_a_body(lamps: House) -> None:
+    async with lamps.client("lights") as lights, lamps.client("viewer1") as viewer:
+        await lights.post("/agent/things/lamp/properties", json={"level": 7})
+        for path in (LEVEL, "/things/dtw:lights:lamp", "/livez", "/stream", "/inbox", "/requests", "/openapi.json"):
+            with anyio.fail_after(2):
+                reply = await viewer.head(path)
+            assert (reply.status_code, reply.content) == (200, b""), path
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("DELETE", LEVEL, 405, "GET, HEAD, OPTIONS, PUT"),
+        ("GET", "/agent/batch", 405, "OPTIONS, POST"),
+        ("GET", "/nowhere", 404, None),
+        ("GET", LEVEL + "/", 404, None),
+        ("GET", "/things//properties/level", 404, None),
+        ("GET", "/things/dtw:lights:lamp/properties/no%2Fsuch", 404, None),
+        ("GET", "/things/dtw:lights:other/properties/level", 404, None),
+        ("GET", "/things/dtw:lights:lamp/properties/%ff", 400, None),
+        ("GET", "/things/dtw:lights:lamp/properties/%zz", 400, None),
+        ("OPTIONS", LEVEL, 204, "GET, HEAD, OPTIONS, PUT"),
+    ],
+)
+async def test_paths_and_methods(lamps: House, method: str, path: str, status: int, allow: str | None) -> None:
+    async with lamps.client("viewer1") as viewer:
+        reply = await viewer.request(method, path)
+
+    assert reply.status_code == status
+    assert reply.headers.get("allow") == allow
+    if status >= 400:
+        assert reply.json()["status"] == status
+
+
+async def test_every_reply_carries_security_headers(lamps: House) -> None:
+    async with lamps.client() as nobody:
+        for path in ("/", "/livez", "/nowhere", LEVEL):
+            headers = (await nobody.get(path)).headers
+            assert headers["x-content-type-options"] == "nosniff"
+            assert "default-src 'none'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+            assert "access-control-allow-origin" not in headers
+            assert "server" not in headers
+
+
+async def test_a_body_at_the_limit_passes_and_one_byte_more_is_refused(lamps: House) -> None:
+    at_limit = json.dumps("x" * (262_144 - 2)).encode()
+    assert len(at_limit) == 262_144
+    async with lamps.client("lights") as lights:
+        path = "/agent/things/lamp/events/touched"
+        headers = {"content-type": "application/json"}
+        assert (await lights.post(path, content=at_limit, headers=headers)).status_code == 204
+        over = await lights.post(path, content=at_limit + b" ", headers=headers)
+        assert (over.status_code, over.json()["code"]) == (413, "too-large")
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(262_145 // 4_096 + 1):
+                yield b" " * 4_096
+
+        streamed = await lights.post(path, content=chunks(), headers=headers)
+        assert (streamed.status_code, streamed.json()["code"]) == (413, "too-large")
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "code"),
+    [
+        (b"{", {}, 400, "malformed"),
+        (b"NaN", {}, 400, "malformed"),
+        (b'"\xff"', {}, 400, "malformed"),
+        (b"[" * 33 + b"]" * 33, {}, 400, "too-deep"),
+        (b"1", {"content-type": "text/plain"}, 415, "unsupported-media-type"),
+        (b"1", {"content-type": "application/x-www-form-urlencoded"}, 415, "unsupported-media-type"),
+        (b"1", {"content-type": "application/json; charset=latin-1"}, 415, "unsupported-media-type"),
+        (gzip.compress(b"1"), {"content-encoding": "gzip"}, 415, "unsupported-media-type"),
+        (b"1", {"idempotency-key": "x" * 129}, 400, "invalid"),
+        (b"1", {"content-type": "application/json; charset=UTF-8"}, 204, None),
+    ],
+)
+async def test_bodies(lamps: House, content: bytes, headers: dict[str, str], status: int, code: str | None) -> None:
+    sent = {"content-type": "application/json", **headers}
+    async with lamps.client("lights") as lights:
+        reply = await lights.post("/agent/things/lamp/events/touched", content=content, headers=sent)
+
+    assert reply.status_code == status, reply.text
+    if code:
+        assert reply.json()["code"] == code
+
+
+async def test_null_is_data_and_an_empty_body_is_none(lamps: House) -> None:
+    async with lamps.client("lights") as lights, lamps.client("operator1") as operator:
+        assert (await lights.post("/agent/things/lamp/events/touched", json=None)).status_code == 204
+        assert (await lights.post("/agent/things/lamp/events/overheated")).status_code == 400
+        missing = await operator.post("/things/dtw:lights:lamp/actions/fade")
+        assert (missing.status_code, missing.json()["code"]) == (400, "invalid")
+
+
+async def test_host_header_decides_nothing(lamps: House) -> None:
+    async with lamps.client("viewer1") as viewer:
+        reply = await viewer.get("/things/dtw:lights:lamp", headers={"host": "evil.test/authn"})
 
     assert reply.status_code == 200
-    assert reply.json() == 7
+    assert "evil" not in reply.text
+
+
+async def _raw(house: House, sent: bytes) -> bytes:
+    port = int(house.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        with anyio.fail_after(5):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_what_is_not_http_gets_a_problem(lamps: House) -> None:
+    reply = await _raw(lamps, b"\x00\x01 nonsense\r\n\r\n")
+
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in reply
+
+
+async def test_headers_are_bounded_in_size_and_time(tmp_path: Path) -> None:
+    config = HttpConfig(header_timeout_s=0.2, max_header_bytes=8_192)
+    async with lamp_house(tmp_path / "home", config) as lamps:
+        many = b"".join(b"x-%d: %s\r\n" % (index, b"y" * 100) for index in range(100))
+        assert (await _raw(lamps, b"GET /livez HTTP/1.1\r\n" + many + b"\r\n")).startswith(b"HTTP/1.1 431 ")
+        assert await _raw(lamps, b"GET /livez HTTP/1.1\r\nx-slow: ") == b""
+        assert await _raw(lamps, b"") == b""
+
+
+async def test_connections_are_bounded(tmp_path: Path) -> None:
+    async with lamp_house(tmp_path / "home", HttpConfig(max_connections=2)) as lamps:
+        port = int(lamps.url.rpartition(":")[2])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        try:
+            with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError, httpx.ConnectError)):
+                async with lamps.client() as nobody:
+                    await nobody.get("/livez")
+        finally:
+            for _, writer in held:
+                writer.close()
+
+
+async def test_too_many_wrong_logins_are_told_when_to_come_back(lamps: House) -> None:
+    async with lamps.client() as nobody:
+        for _ in range(100):
+            reply = await nobody.post("/authn/login", json={"login": "viewer1", "password": "wrong password"})
+            if reply.status_code == 429:
+                break
+
+    assert reply.status_code == 429
+    assert int(reply.headers["retry-after"]) >= 1
