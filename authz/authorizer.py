@@ -203,10 +203,9 @@ class LocalAuthorizer:
             if document.version not in {1, following}:
                 raise Conflict(f"policy set {document.id!r} is at version {following - 1}, not {document.version - 1}")
             document = document.model_copy(update={"version": following})
-            sets = PolicySets({**documents, document.id: document})
+            PolicySets({**documents, document.id: document})  # raises Invalid before anything is written
             rights = replace(self._rights, policies=self._rights.policies | {document.id})
-            await self._save(rights, lambda: self._folder.write(document), sets)
-            self._recheck()
+            await self._save(rights, lambda: self._folder.write(document))
         return document
 
     async def remove_policy_set(self, set_id: str) -> None:
@@ -215,10 +214,9 @@ class LocalAuthorizer:
             documents = self._documents()
             if set_id not in documents and set_id not in self._rights.policies and self.problem is None:
                 raise NotFound(f"no policy set {set_id[:64]!r}")
-            sets = PolicySets({key: kept for key, kept in documents.items() if key != set_id})
+            PolicySets({key: kept for key, kept in documents.items() if key != set_id})
             rights = replace(self._rights, policies=self._rights.policies - {set_id})
-            await self._save(rights, lambda: self._folder.remove(set_id), sets)
-            self._recheck()
+            await self._save(rights, lambda: self._folder.remove(set_id), files_first=False)
 
     def tried(self, documents: Mapping[str, SetDocument]) -> "LocalAuthorizer":
         """An authorizer like this one, with these policy sets instead; it stores nothing. Raises Invalid."""
@@ -322,21 +320,24 @@ class LocalAuthorizer:
             with CancelScope(shield=True):
                 yield
 
-    async def _save(
-        self, rights: Rights, also: Callable[[], None] = lambda: None, sets: PolicySets | None = None
-    ) -> None:
+    async def _save(self, rights: Rights, also: Callable[[], None] | None = None, *, files_first: bool = True) -> None:
+        """Store what is kept (and, with `also`, policy files, which are then read back), then let it count. A power cut
+        between the two must leave a policy active, so new files go first and old ones last."""
         if self._is_damaged:
             raise StorageDamaged(f"{self.problem}; nothing is changed until then")
         fresh = replace(rights, version=rights.version + 1)
 
         def write() -> None:
-            also()
+            if also is not None and files_first:
+                also()
             self._file.save(fresh)
+            if also is not None and not files_first:
+                also()
+            self._rights = fresh
+            if also is not None:
+                self._recheck()
 
         await to_thread.run_sync(write, limiter=self._limiter)
-        self._rights = fresh
-        if sets is not None:
-            self._sets = sets
         self._changed()
 
     def _changed(self) -> None:
