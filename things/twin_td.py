@@ -136,9 +136,8 @@ def twin_td(
     result |= {plural: held for plural, held in affordances.items() if held}
     if whole:
         result["forms"] = whole
-    variables = _variables(result)
-    if variables:
-        result["uriVariables"] = variables
+    if trim.variables:
+        result["uriVariables"] = trim.variables
     links = [*_kept_links(document), *_links(td, twin, http_base, trim)]
     if links:
         result["links"] = links
@@ -172,6 +171,8 @@ class _Trim:
     readable: list[tuple[Kind, str]] = field(default_factory=list)
     prefixes: set[str] = field(default_factory=set)
     """Prefixes of terms in our forms."""
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Declarations of the variables in our forms' addresses."""
 
     def affordances(
         self, kind: Kind, definitions: Mapping[str, dict[str, Any]], told: Sequence[Forms]
@@ -203,16 +204,31 @@ class _Trim:
 
     def forms(self, key: tuple[str, str], told: Sequence[Forms], rights: set[Operation]) -> list[dict[str, Any]]:
         """Our forms for `key`, each with those of its operations that `rights` permit."""
+        permitted = _permitted(frozenset(rights))
         result: list[dict[str, Any]] = []
         for forms in told:
             for form in forms.get(key, ()):
                 given = form.get("op")
                 ops = given if isinstance(given, list) else [given]
-                kept = [op for op in ops if isinstance(op, str) and _OPERATIONS.get(op) in rights]
+                kept = [op for op in ops if op in permitted]
                 if kept:
-                    result.append({**form, "op": kept})
-                    self.prefixes.update(member.partition(":")[0] for member in form if ":" in member)
+                    result.append(form if kept == given else {**form, "op": kept})
+                    self._note(form)
         return result
+
+    def _note(self, form: Mapping[str, JSONValue]) -> None:
+        href = form.get("href")
+        if isinstance(href, str) and "{" in href:
+            for names in _VARIABLES.findall(href):
+                self.variables |= {name: {"type": "string"} for name in names.split(",") if name}
+        for member in form:
+            if ":" in member:
+                self.prefixes.add(member.partition(":")[0])
+
+
+@lru_cache(maxsize=256)
+def _permitted(rights: frozenset[Operation]) -> frozenset[str]:
+    return frozenset(op for op, operation in _OPERATIONS.items() if operation in rights)
 
 
 def _mark(affordance: dict[str, Any], rights: set[Operation]) -> None:
@@ -238,21 +254,6 @@ def _titles(document: Mapping[str, Any], overlay: Mapping[str, JSONValue]) -> di
     if description is not None or "description" in document:
         result["description"] = document["description"] if description is None else description
     return result
-
-
-def _variables(result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Declarations of the variables in our forms' addresses."""
-    forms = list(result.get("forms", ()))
-    for plural in _KINDS:
-        for affordance in result.get(plural, {}).values():
-            forms += affordance["forms"]
-    found: dict[str, dict[str, str]] = {}
-    for form in forms:
-        href = form.get("href")
-        if isinstance(href, str) and "{" in href:
-            for names in _VARIABLES.findall(href):
-                found |= {name: {"type": "string"} for name in names.split(",") if name}
-    return found
 
 
 def _kept_links(document: Mapping[str, Any]) -> list[Any]:
