@@ -1,0 +1,136 @@
+"""The accounts database: migrations with a copy first, damage refused, full disks survived."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import authn.migrations
+from authn.accounts import Account, AccountStore, LongToken
+from things.errors import Conflict, StorageDamaged, StorageFull
+from things.identity import AccountType
+
+PUMP = Account(name="pump", type=AccountType.AGENT, role="agent", created=1, updated=1)
+TOKEN = LongToken(token_id="t1", account="pump", label="first", token_hash="h", created=1)
+
+
+def opened(home: Path) -> AccountStore:
+    return AccountStore(home, now=1)
+
+
+def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.add(PUMP, TOKEN)
+    store.close()
+
+    store = opened(tmp_path)
+
+    assert (store.accounts(), store.long_tokens()) == ([PUMP], [TOKEN])
+    with pytest.raises(Conflict):
+        store.add(PUMP)
+    store.remove_account("pump")
+    assert (store.accounts(), store.long_tokens()) == ([], [])
+    store.close()
+
+
+def test_writes_are_synced_and_logged_ahead(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with store._engine.connect() as connection:
+        journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        synchronous = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+    store.close()
+
+    assert (journal, synchronous) == ("wal", 2)
+
+
+@pytest.mark.parametrize("done", range(1, len(authn.migrations.STEPS)))
+def test_each_older_schema_is_brought_up_to_date_with_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    steps = authn.migrations.STEPS
+    monkeypatch.setattr(authn.migrations, "STEPS", steps[:done])
+    store = opened(tmp_path)
+    store.add(PUMP, TOKEN)
+    store.close()
+    monkeypatch.setattr(authn.migrations, "STEPS", steps)
+
+    store = opened(tmp_path)
+
+    assert (store.accounts(), store.long_tokens(), store.device_requests()) == ([PUMP], [TOKEN], [])
+    store.close()
+    with sqlite3.connect(tmp_path / f"accounts.db.before-{done + 1}") as copy:
+        assert copy.execute("SELECT name FROM accounts").fetchall() == [("pump",)]
+    copy.close()
+
+
+def test_a_migration_that_fails_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    store.add(PUMP)
+    store.close()
+    steps = authn.migrations.STEPS
+    broken = (("broken", ("CREATE TABLE fresh (a INTEGER)", "UPDATE accounts SET role = 'x'", "NONSENSE")),)
+    monkeypatch.setattr(authn.migrations, "STEPS", steps + broken)
+    with pytest.raises(Exception, match="accounts database"):
+        opened(tmp_path)
+    monkeypatch.setattr(authn.migrations, "STEPS", steps)
+
+    store = opened(tmp_path)
+
+    assert store.accounts() == [PUMP]
+    store.close()
+    with sqlite3.connect(tmp_path / "accounts.db") as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    connection.close()
+    assert "fresh" not in tables
+
+
+def test_a_database_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(tmp_path).close()
+    monkeypatch.setattr(authn.migrations, "STEPS", authn.migrations.STEPS[:1])
+
+    with pytest.raises(StorageDamaged, match="newer"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "header", "text"])
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path, damage: str) -> None:
+    store = opened(tmp_path)
+    store.add(PUMP)
+    store.close()
+    path = tmp_path / "accounts.db"
+    content = path.read_bytes()
+    match damage:
+        case "overwritten":
+            content = content[:4_096] + os.urandom(len(content) - 4_096)
+        case "header":
+            content = b"\0" * 100 + content[100:]
+        case _:
+            content = b"this is no database " * 500
+    path.write_bytes(content)
+
+    with pytest.raises(StorageDamaged):
+        opened(tmp_path)
+
+    assert path.read_bytes() == content
+
+
+def test_a_full_database_gives_its_reserve_for_one_more_change(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.add(PUMP)
+    assert (tmp_path / "accounts.reserve").stat().st_size > 500_000
+    real, calls = store._transact, []
+
+    def full_until_freed(work: object) -> None:
+        calls.append(work)
+        if (tmp_path / "accounts.reserve").exists():
+            raise StorageFull
+        real(work)  # type: ignore[arg-type]
+
+    store._transact = full_until_freed  # type: ignore[method-assign]
+
+    store.remove_account("pump")
+
+    assert store.accounts() == []
+    assert len(calls) == 2
+    store.close()
