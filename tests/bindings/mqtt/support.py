@@ -16,6 +16,7 @@ from argon2 import PasswordHasher
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from authn.authenticator import LocalAuthenticator
 from authn.passwords import Passwords
@@ -103,7 +104,7 @@ async def house(
         )
         views.presence = runtime.presence
         runtime.services.add(RequestsService(twin.ledger, authorizer))
-        authenticator.on_revoked(lambda revoked: runtime.revoke(revoked.covers))
+        authenticator.on_revoked(lambda revoked: _note(runtime.revoke(revoked.covers)))
         async with anyio.create_task_group() as tasks:
             await tasks.start(_served, runtime.serve)
             async with anyio.create_task_group() as servers:
@@ -125,6 +126,10 @@ async def lamp_house(home: Path, engine_type: EngineType, **options: Any) -> Asy
         async with opened.client("lights") as lights:
             await lights.publish("agents/lights/td/lamp", LAMP)
         yield opened
+
+
+def _note(ended: int) -> None:
+    """How many sessions a revocation ended is nobody's business here."""
 
 
 async def _served(
@@ -258,7 +263,7 @@ class Client:
                 properties(PacketTypes.SUBSCRIBE, SubscriptionIdentifier=subscription_id) if subscription_id else None
             )
             result, mid = self.paho.subscribe(
-                topic_filter, options=paho.SubscribeOptions(qos=qos, **options), properties=given
+                topic_filter, options=SubscribeOptions(qos=qos, **options), properties=given
             )
         else:
             result, mid = self.paho.subscribe(topic_filter, qos)
@@ -335,7 +340,7 @@ class Client:
 
 def properties(kind: int, **given: Any) -> Properties:
     """MQTT 5 properties by paho's names."""
-    found = Properties(kind)
+    found = Properties(kind)  # type: ignore[no-untyped-call]
     for name, value in given.items():
         if value is not None:
             setattr(found, name, value)
