@@ -7,7 +7,7 @@ so that a repeated call after a broken connection is the same request.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +22,12 @@ from skep.thing import Thing
 from things.addresses import encode_segment
 from things.delivery import State
 from things.errors import SkepError, Unavailable
+from things.identity import RESERVED_ACCOUNTS
 from things.jsontext import decode, encode
 
+DIRECTORY = "dtw:directory:things"
+REQUESTS = "dtw:skep:requests"
+THINGS_A_PAGE = 100
 MAX_WAIT_S = 60.0
 """The longest a runtime holds a request open; longer waits ask again."""
 
@@ -78,11 +82,22 @@ class Consumer:
 
     # ------------------------------------------------------------ Things
 
-    async def things(self) -> list[Thing]:
-        """Every Thing this account may see, by title."""
-        found = await self.http.json("GET", "/things")
-        tds = [td for td in found if isinstance(td, dict)] if isinstance(found, list) else []
-        return [Thing(self, str(td.get("id", "")), td) for td in tds]
+    async def things(self, *, services: bool = False, **filters: str) -> list[Thing]:
+        """Every Thing this account may see, in order of ids; filters are agent, type and text (in the title).
+
+        The runtime's own services are Things too, and left out unless `services` asks for them.
+        """
+        found: list[Thing] = []
+        query: dict[str, JsonValue] = {**filters, "limit": THINGS_A_PAGE}
+        while True:
+            page = await self.call(DIRECTORY, "listTDs", query)
+            items, cursor = (page.get("items"), page.get("cursor")) if isinstance(page, dict) else (None, None)
+            for td in items if isinstance(items, list) else ():
+                if isinstance(td, dict) and (services or not is_service(str(td.get("id", "")))):
+                    found.append(Thing(self, str(td.get("id", "")), td))
+            if not isinstance(cursor, str):
+                return found
+            query["cursor"] = cursor
 
     def thing(self, thing_id: str) -> Thing:
         """A Thing by its id, `dtw:AGENT:THING`; nothing is asked of the runtime yet."""
@@ -161,6 +176,11 @@ class Consumer:
     async def request(self, request_id: str) -> Requested:
         """A request asked for earlier, by this program or another; raises UnknownRequest."""
         return Requested(self, Status.of(await self.request_document(request_id)))
+
+    async def by_reference(self, reference: str) -> Requested:
+        """A request by the caller's own reference; raises UnknownRequest."""
+        found = await self.call(REQUESTS, "readRequest", {"callerRef": reference})
+        return Requested(self, Status.of(found if isinstance(found, dict) else {}))
 
     async def requests(self, **filters: str) -> list[dict[str, JsonValue]]:
         """Own requests (managers: all), newest first; filters are thing, caller, state, from and to."""
@@ -270,6 +290,7 @@ def _common_query(patterns: list[Pattern]) -> list[tuple[str, str]]:
     return [(key, value) for key, value in first.items() if all(other.get(key) == value for other in others)]
 
 
-def td_title(td: Mapping[str, JsonValue]) -> str:
-    """A Thing's title, else its id."""
-    return str(td.get("title") or td.get("id") or "")
+def is_service(thing_id: str) -> bool:
+    """Whether a Thing is one of the runtime's own services."""
+    prefix, _, rest = thing_id.partition(":")
+    return prefix == "dtw" and rest.partition(":")[0] in RESERVED_ACCOUNTS

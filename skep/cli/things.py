@@ -14,12 +14,16 @@ def things() -> None:
 
 
 @things.command("ls", epilog="Example: skep things ls --home ./site")
+@click.option("--services", is_flag=True, help="The runtime's own services too.")
+@click.option("--agent", help="Only of this agent.")
+@click.option("--text", help="Only with this text in the title.")
 @access_options
-def list_things(access: Access) -> None:
+def list_things(access: Access, services: bool, agent: str | None, text: str | None) -> None:
     """List the Things this account may see."""
+    filters = {name: value for name, value in (("agent", agent), ("text", text)) if value is not None}
 
     async def work(consumer: Consumer) -> list[Thing]:
-        return await consumer.things()
+        return await consumer.things(services=services, **filters)
 
     found = with_consumer(access, work)
     if access.json:

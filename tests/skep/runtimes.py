@@ -26,7 +26,7 @@ PASSWORD = "correct horse battery"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A runtime in this process, with agent `pumps`, operator `ann` and viewer `vic`."""
+    """A runtime in this process, with agent `pumps`, operators `ann` and `bob`, viewer `vic`."""
 
     running: Running
     token: str
@@ -51,7 +51,7 @@ async def site(home: Path) -> AsyncIterator[Site]:
         add = running.rooms.authenticator.administration.add
         _, token = await add("pumps", AccountType.AGENT, by="test")
         assert token is not None
-        for name, role in (("ann", "operator"), ("vic", "viewer")):
+        for name, role in (("ann", "operator"), ("bob", "operator"), ("vic", "viewer")):
             await add(name, AccountType.CONSUMER, role, password=PASSWORD, with_token=False, by="test")
         yield Site(running, token)
 

@@ -210,7 +210,7 @@ async def test_same_reference_is_the_same_request_and_other_content_a_conflict(a
     first = await ann.thing(PUMP).invoke("setSpeed", 1, reference="one")
     again = await ann.thing(PUMP).invoke("setSpeed", 1, reference="one")
 
-    assert first.id == again.id
+    assert first.id == again.id == (await ann.by_reference("one")).id
     with pytest.raises(Conflict):
         await ann.thing(PUMP).invoke("setSpeed", 2, reference="one")
 
@@ -218,9 +218,9 @@ async def test_same_reference_is_the_same_request_and_other_content_a_conflict(a
 async def test_request_is_cancelled_by_its_caller_only(agent: Agent, a_site: Site, ann: Consumer) -> None:
     requested = await ann.thing(PUMP).invoke("slow")
 
-    async with a_site.consumer("vic") as vic:
+    async with a_site.consumer("bob") as bob:
         with pytest.raises(UnknownRequest):
-            await vic.cancel(requested.id)
+            await bob.cancel(requested.id)
     await requested.cancel()
 
     assert (await requested.final(10)).state is State.CANCELLED
