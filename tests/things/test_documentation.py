@@ -24,7 +24,7 @@ def test_thing_descriptions_shown_are_valid() -> None:
 
     for block in blocks("json"):
         ThingDescription.parse(block, agent=True)
-        assert set(re.findall(r"skep:\w+", block)) <= known
+        assert set(re.findall(r'"(skep:\w+)"', block)) <= known
 
 
 def test_filters_shown_are_filters() -> None:
