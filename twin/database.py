@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -25,7 +25,6 @@ from twin.reserve import Reserve
 from twin.writer import GroupThread, is_storage_error, storage_error
 
 T = TypeVar("T")
-SQLJob = Callable[[Connection], Any]
 
 READERS = 3
 """Reads at the same time; more wait for a thread."""
@@ -93,7 +92,7 @@ class Database:
         self._limiter = anyio.CapacityLimiter(READERS)
         self._connection: Connection | None = None
         # A server that went away comes back with what it had committed; a local file whose sync failed does not.
-        self._thread: GroupThread[SQLJob, Any] = GroupThread(
+        self._thread: GroupThread[_Job, Any] = GroupThread(
             name, self._write, finish=self._disconnect, reserve=reserve, gives_up=engine.dialect.name == "sqlite"
         )
 
@@ -107,9 +106,15 @@ class Database:
         """Whether writes are refused for lack of space."""
         return self._thread.is_full
 
-    def submit(self, job: Callable[[Connection], T], *, frees: bool = False) -> "asyncio.Future[T]":
-        """Queue a write; the future ends after the commit, or with the job's own exception, its changes undone."""
-        return self._thread.submit(job, frees=frees)
+    def submit(
+        self, job: Callable[[Connection], T], *, frees: bool = False, refuses_first: bool = False
+    ) -> "asyncio.Future[T]":
+        """Queue a write; the future ends after the commit, or with the job's own exception, its changes undone.
+
+        `frees` marks jobs that make room and are let through on a full disk; `refuses_first` those that raise before
+        they change anything or not at all, and so need no savepoint.
+        """
+        return self._thread.submit(_Job(job, refuses_first), frees=frees)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query in a worker thread, on what is committed."""
@@ -130,14 +135,24 @@ class Database:
                 raise storage_error(error, self.name) from error
             raise
 
-    def _write(self, jobs: Sequence[SQLJob]) -> Sequence[Any]:
+    def _write(self, jobs: "Sequence[_Job]") -> Sequence[Any]:
+        try:
+            return self._committed(jobs, _trusted)
+        except Exception as error:
+            if is_storage_error(error):
+                raise
+        # A job broke a promise or was given what no column holds. Nothing of the group is stored yet: once more, with
+        # a savepoint for each, so that the others do not pay for it.
+        return self._committed(jobs, _guarded)
+
+    def _committed(self, jobs: "Sequence[_Job]", attempted: "Callable[[_Job, Connection], Any]") -> Sequence[Any]:
         if self._connection is None:
             self._connection = self.engine.connect()
         connection = self._connection
         try:
             transaction = connection.begin()
             try:
-                outcomes = [_attempted(job, connection) for job in jobs]
+                outcomes = [attempted(job, connection) for job in jobs]
                 transaction.commit()
             except BaseException:
                 transaction.rollback()
@@ -153,12 +168,26 @@ class Database:
             connection.close()
 
 
-def _attempted(job: SQLJob, connection: Connection) -> Any:
+class _Job(NamedTuple):
+    run: Callable[[Connection], Any]
+    refuses_first: bool
+
+
+def _trusted(job: _Job, connection: Connection) -> Any:
+    if not job.refuses_first:
+        return _guarded(job, connection)
+    try:
+        return job.run(connection)
+    except SkepError as refusal:
+        return refusal
+
+
+def _guarded(job: _Job, connection: Connection) -> Any:
     # A savepoint through the driver: SQLAlchemy's own costs more than the statements it protects.
     driver: Any = connection.connection.driver_connection
     driver.execute("SAVEPOINT job")
     try:
-        outcome = job(connection)
+        outcome = job.run(connection)
     except Exception as error:
         if is_storage_error(error):
             raise
@@ -208,7 +237,7 @@ def sqlite_engine(path: Path, pool: type[Any], **options: Any) -> Engine:
 
     def configured(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # BEGIN is ours (below), not the driver's
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000", "cache_size=-8192"):
             connection.execute(f"PRAGMA {pragma}")
 
     def begun(connection: Connection) -> None:

@@ -68,7 +68,7 @@ class LedgerStore:
         """Store a new request as pending. The same caller and reference with the same content: the standing row and
         False; with other content: raises Conflict."""
         given = _encoded(row.input) if row.has_input else None
-        return await self._database.submit(lambda connection: self._stored(connection, row, given))
+        return await self._database.submit(lambda connection: self._stored(connection, row, given), refuses_first=True)
 
     async def advance(
         self,
@@ -87,7 +87,9 @@ class LedgerStore:
         IllegalStatus."""
         step = _Step(state, now, reason, error, None if output is None else _encoded(output), progress)
         return await self._database.submit(
-            lambda connection: self._advanced(connection, request_id, agent, step), frees=state in FINAL
+            lambda connection: self._advanced(connection, request_id, agent, step),
+            frees=state in FINAL,
+            refuses_first=True,
         )
 
     async def supersede(self, thing_id: str, name: str, *, except_request_id: str, now: int) -> Sequence[LedgerRow]:
@@ -312,14 +314,16 @@ class LedgerStore:
         if fields is None or (agent is not None and fields["agent"] != agent):
             raise UnknownRequest(request_id)
         current = State(fields["state"])
-        if current is State.PENDING and step.state in REPORTABLE:
-            # The agent's word is proof that it has the request, even if its receipt was lost.
-            by_agent = agent is not None or not is_legal(current, step.state)
-            if by_agent:
-                fields = self._take(connection, fields, _Step(State.DELIVERED, step.now))
-                current = State.DELIVERED
-        if not is_legal(current, step.state):
+        # The agent's word is proof that it has the request, even if its receipt was lost.
+        is_first_word = (
+            current is State.PENDING
+            and step.state in REPORTABLE
+            and (agent is not None or not is_legal(current, step.state))
+        )
+        if not is_first_word and not is_legal(current, step.state):
             raise IllegalStatus(request_id, current.value, step.state.value)
+        if is_first_word:
+            fields = self._take(connection, fields, _Step(State.DELIVERED, step.now))
         return _row(self._take(connection, fields, step))
 
     def _take(self, connection: Connection, fields: dict[str, Any], step: "_Step") -> dict[str, Any]:

@@ -35,6 +35,7 @@ MAX_GROUP_JOBS = 4_096
 _FULL = frozenset({"SQLITE_FULL"})
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _PG_FULL = "53100"
+_OF_THE_JOB = frozenset({"DataError", "IntegrityError", "ProgrammingError"})
 
 
 class _Job(NamedTuple):
@@ -157,6 +158,10 @@ class GroupThread(Generic[J, R]):
         try:
             return self._write([job.job for job in group])
         except BaseException as error:
+            if not is_storage_error(error):
+                # A bug, or a value that cannot be stored: nothing of the group was, and the store is none the worse.
+                log.error("a group of writes was given up", extra={"store": self._name}, exc_info=error)
+                return [error] * len(group)
             refusal = storage_error(error, self._name)
             if isinstance(refusal, StorageFull):
                 self._run_full()
@@ -231,8 +236,8 @@ def storage_error(error: BaseException, name: str) -> SkepError:
 def is_storage_error(error: BaseException) -> bool:
     """Whether the database itself failed, rather than the one job that asked something impossible of it."""
     original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    if isinstance(original, OSError):
+    if isinstance(original, (OSError, StorageFull, StorageFailed, StorageDamaged)):
         return True
     kinds = {kind.__name__ for kind in type(original).__mro__}
     # Every DB-API driver has these names; psycopg may not be installed.
-    return bool(kinds & {"DatabaseError", "InterfaceError"}) and not kinds & {"IntegrityError", "ProgrammingError"}
+    return bool(kinds & {"DatabaseError", "InterfaceError"}) and not kinds & _OF_THE_JOB

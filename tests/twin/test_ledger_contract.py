@@ -283,3 +283,26 @@ async def test_inputs_and_outputs_come_back_as_they_were(opened: OpenTwin, value
 
     assert row is not None
     assert (row.input, row.has_input, row.output) == (value, True, value)
+
+
+async def test_a_request_that_cannot_be_stored_fails_alone(opened: OpenTwin) -> None:
+    outcomes: dict[int, bool | str] = {}
+
+    async def open_one(number: int, **more: object) -> None:
+        try:
+            outcomes[number] = (await twin.ledger.open(request(number, **more)))[1]
+        except Exception as error:
+            outcomes[number] = type(error).__name__
+
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(open_one, 1)
+                tasks.start_soon(lambda: open_one(2, expires=2**70))
+                tasks.start_soon(open_one, 3)
+            left = await twin.ledger.waiting("agent", limit=10)
+
+            assert (outcomes[1], outcomes[3]) == (True, True)
+            assert isinstance(outcomes[2], str)
+            assert sorted(row.request_id for row in left) == ["r1", "r3"]
+            assert twin.failure is None

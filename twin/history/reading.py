@@ -13,10 +13,7 @@ from pathlib import Path
 
 from things.records import HistoryQuery, Row
 from twin.history.files import DayFile, reader
-from twin.history.recent import MAX_RECENT, Series
-
-RECENT_AT_START = MAX_RECENT
-"""Message ids of the newest rows that are remembered again when a file is opened."""
+from twin.history.recent import Series
 
 MAX_MERGED_SERIES = 64
 """Series read one by one from the key and merged; more are sorted by the database."""

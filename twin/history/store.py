@@ -1,8 +1,8 @@
 """Every event and value, appended in groups; the row is the commit.
 
-Readings that wait are written by one thread with one `executemany` and one synced commit. Row ids are given there, in
-the order of `append`, after repeated messages were found, so they rise without holes (but for a repeat that only the
-file's unique key recognises). Old files are dropped whole; ids are never used again.
+Readings that wait are written by one thread with a few statements of many rows and one synced commit. Row ids are given
+there, in the order of `append`, after repeated messages were found, so they rise without holes (but for a repeat that
+only the file's unique key recognises). Old files are dropped whole; ids are never used again.
 """
 
 import asyncio
@@ -11,27 +11,31 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from things.errors import SkepError, StorageDamaged
+from things.errors import Invalid, SkepError, StorageDamaged
 from things.records import Appended, HistoryQuery, Reading, Row
 from twin.history import files, reading
 from twin.history.files import DayFile, day_of
-from twin.history.recent import RecentIDs, Series
+from twin.history.recent import MAX_RECENT, Identity, RecentIDs, Series
 from twin.reserve import Reserve
-from twin.writer import GroupThread, storage_error
+from twin.writer import GroupThread, is_storage_error, storage_error
 
 READERS = 2
 """History reads at the same time; more wait for a thread."""
 
-_INSERT = (
-    "INSERT OR IGNORE INTO rows (row_id, key, created, mid, value, received, quality, td_version, source_time)"
-    " VALUES (?,?,?,?,?,?,?,?,?)"
+_COLUMNS = "row_id, key, created, mid, value, received, quality, td_version, source_time"
+_INSERTS = tuple(
+    (count, f"INSERT OR IGNORE INTO rows ({_COLUMNS}) VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * count)}")
+    for count in (256, 64, 16, 4, 1)
 )
+"""Statements by number of rows. The driver lets other threads run at every step of a statement and waits for its turn
+afterwards; with one row a step (`executemany`) a busy event loop makes that the greater part of a commit."""
 
 _Job = Sequence[Reading] | Callable[[], Any]
 
@@ -135,11 +139,25 @@ class HistoryStore:
             else:
                 appends.append((index, job))
         if appends:
-            newest = max((reading.received for _, readings in appends for reading in readings), default=0)
+            newest = max((one.received for _, readings in appends for one in readings), default=0)
             if newest:
+                self._recent.turn(newest)
                 self._roll(newest)
-            self._append(appends, outcomes)
+            self._append_together(appends, outcomes)
         return outcomes
+
+    def _append_together(self, appends: list[tuple[int, Sequence[Reading]]], outcomes: list[Any]) -> None:
+        try:
+            self._append(appends, outcomes)
+        except Exception as error:
+            if is_storage_error(error):
+                raise
+            if len(appends) == 1:
+                # A time beyond 64 bits, say: nothing of this call is stored.
+                outcomes[appends[0][0]] = Invalid(f"readings that cannot be stored: {error}")
+                return
+            for one in appends:
+                self._append_together([one], outcomes)
 
     def _append(self, appends: list[tuple[int, Sequence[Reading]]], outcomes: list[Any]) -> None:
         connection = self._connection
@@ -152,12 +170,12 @@ class HistoryStore:
         connection.execute("BEGIN IMMEDIATE")
         try:
             for index, readings in appends:
-                outcomes[index] = [self._placed(reading, group, connection) for reading in readings]
+                outcomes[index] = self._placed(readings, group, connection)
             if group.next_row_id - 1 > self._promised:
                 self._promised = group.next_row_id + files.ROW_ID_BLOCK
                 files.promise_row_id(self._folder, self._promised)
             before = connection.total_changes
-            connection.executemany(_INSERT, group.rows)
+            _insert(connection, group.rows)
             repeats = self._repeats(group, connection) if connection.total_changes - before < len(group.rows) else {}
             connection.execute("COMMIT")
         except BaseException:
@@ -168,42 +186,51 @@ class HistoryStore:
                 outcomes[index] = [
                     Appended(repeats[one.row_id], True) if one.row_id in repeats else one for one in outcomes[index]
                 ]
-        for series, mid, row_id, received in group.identified:
-            self._recent.add(series, mid, repeats.get(row_id, row_id), received)
+            for identity, row_id in group.identified:
+                self._recent.add(identity, repeats.get(row_id, row_id))
         self._last = group.next_row_id - 1
         self._files[-1].last = self._last
 
-    def _placed(self, reading: Reading, group: "_Group", connection: sqlite3.Connection) -> Appended:
-        series = (reading.thing_id, reading.kind._value_, reading.name)
-        key = self._keys.get(series)
-        if key is None:
-            key = self._interned(series, group, connection)
+    def _placed(
+        self, readings: Sequence[Reading], group: "_Group", connection: sqlite3.Connection
+    ) -> Sequence[Appended]:
+        # The one loop that every reading goes through: what it looks up is local, and named tuples are made without
+        # their Python-level constructor.
+        make, keys, rows = tuple.__new__, self._keys, group.rows
         row_id = group.next_row_id
-        mid = row_id
-        if reading.message_id is not None:
-            mid = _hashed(reading.sender, reading.message_id)
-            known = group.ids.get((key, mid)) or self._recent.find(series, mid, reading.received)
-            if known is None and len(self._files) > 1:
-                known = self._in_older_file(series, reading.created, mid)
-            if known is not None:
-                return Appended(known, True)
-            group.ids[key, mid] = row_id
-            group.identified.append((series, mid, row_id, reading.received))
-        group.next_row_id = row_id + 1
-        group.rows.append(
-            (
-                row_id,
-                key,
-                reading.created,
-                mid,
-                reading.value,
-                reading.received,
-                reading.quality,
-                reading.td_version,
-                reading.source_time,
+        placed: list[Appended] = []
+        for one in readings:
+            series = (one.thing_id, one.kind._value_, one.name)
+            key = keys.get(series) or self._interned(series, group, connection)
+            mid = row_id
+            if one.message_id is not None:
+                mid = _hashed(one.sender, one.message_id)
+                identity = (mid, series)
+                known = self._recent.find(identity)
+                if known is None and len(self._files) > 1:
+                    known = self._in_older_file(series, one.created, mid)
+                if known is not None:
+                    placed.append(Appended(known, True))
+                    continue
+                self._recent.add(identity, row_id)
+                group.identified.append((identity, row_id))
+            rows.append(
+                (
+                    row_id,
+                    key,
+                    one.created,
+                    mid,
+                    one.value,
+                    one.received,
+                    one.quality,
+                    one.td_version,
+                    one.source_time,
+                )
             )
-        )
-        return Appended(row_id, False)
+            placed.append(make(Appended, (row_id, False)))
+            row_id += 1
+        group.next_row_id = row_id
+        return placed
 
     def _interned(self, series: Series, group: "_Group", connection: sqlite3.Connection) -> int:
         key = len(self._keys) + 1
@@ -234,6 +261,8 @@ class HistoryStore:
     def _undo(self, connection: sqlite3.Connection, group: "_Group") -> None:
         for series in group.new_series:
             del self._keys[series]
+        for identity, _ in group.identified:
+            self._recent.forget(identity)
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
@@ -261,11 +290,10 @@ class HistoryStore:
         }
         series = {key: one for one, key in self._keys.items()}
         lately = connection.execute(
-            "SELECT key, mid, row_id, received FROM rows WHERE mid < 0 ORDER BY row_id DESC LIMIT ?",
-            (reading.RECENT_AT_START,),
-        ).fetchall()
-        for key, mid, row_id, received in reversed(lately):
-            self._recent.add(series[key], mid, row_id, received)
+            "SELECT key, mid, row_id FROM rows WHERE mid < 0 ORDER BY row_id DESC LIMIT ?", (MAX_RECENT,)
+        )
+        for key, mid, row_id in lately:
+            self._recent.add((mid, series[key]), row_id)
         self._connection = connection
 
     def _release(self) -> None:
@@ -277,13 +305,12 @@ class HistoryStore:
 class _Group:
     """What one transaction adds."""
 
-    __slots__ = ("identified", "ids", "new_series", "next_row_id", "rows")
+    __slots__ = ("identified", "new_series", "next_row_id", "rows")
 
     def __init__(self, last: int) -> None:
         self.next_row_id = last + 1
         self.rows: list[tuple[Any, ...]] = []
-        self.ids: dict[tuple[int, int], int] = {}
-        self.identified: list[tuple[Series, int, int, int]] = []
+        self.identified: list[tuple[Identity, int]] = []
         self.new_series: list[Series] = []
 
 
@@ -304,6 +331,14 @@ async def open_history(folder: Path, *, reserve: Reserve | None = None) -> Async
             await store.close()
 
 
+def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    first = 0
+    for count, statement in _INSERTS:
+        while len(rows) - first >= count:
+            connection.execute(statement, list(chain.from_iterable(rows[first : first + count])))
+            first += count
+
+
 def _attempted(job: Callable[[], Any]) -> Any:
     try:
         return job()
@@ -313,8 +348,7 @@ def _attempted(job: Callable[[], Any]) -> Any:
 
 def _hashed(sender: str, message_id: str) -> int:
     """63 bits of sender and message id, below zero: row ids, which stand in where there is none, are above."""
-    digest = blake2b(f"{sender}\n{message_id}".encode(), digest_size=8).digest()
-    return -(int.from_bytes(digest, "big") >> 1) - 1
+    return -(int.from_bytes(blake2b(f"{sender}\n{message_id}".encode(), digest_size=8).digest()) >> 1) - 1
 
 
 def _is_day_before(day: str, current: str) -> bool:

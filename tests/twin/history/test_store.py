@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from things.addresses import Kind
-from things.errors import NewerSchema
+from things.errors import Invalid, NewerSchema
 from things.records import HistoryQuery, Reading
 from twin.history import open_history
 from twin.history.files import DAY_US
@@ -148,3 +148,22 @@ async def test_a_dropped_day_is_gone_whole_and_its_ids_stay_used(tmp_path: Path)
 
         assert [row.row_id for row in rows] == [5, 6, 7, 8]
         assert (history.first_row, appended[0].row_id) == (5, 9)
+
+
+async def test_readings_that_cannot_be_stored_fail_alone(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(20):
+            good, bad, other = (
+                history.append([reading(1, message_id="g")]),
+                history.append([reading(2), reading(3, created=2**70, received=NOON)]),
+                history.append([reading(4)]),
+            )
+            with pytest.raises(Invalid):
+                await bad
+            stored = [*(await good), *(await other)]
+            again = await history.append([reading(1, message_id="g")])
+            rows = await history.read(HistoryQuery())
+
+        assert [row.value for row in rows] == [b"1", b"4"]
+        assert [one.row_id for one in stored] == [row.row_id for row in rows]
+        assert again == [(stored[0].row_id, True)]
