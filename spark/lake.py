@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
 from spark import schemas
+from spark.descriptions import INTERVALS, declared_intervals
 from things import lake as layout
 from things.errors import StorageDamaged
 from things.lake import MANIFEST, Part, Snapshot, commit_of, snapshot_of
@@ -74,25 +75,28 @@ def snapshots(session: SparkSession, lake: str | Path, gateways: Sequence[str] =
     return [_snapshot(gateway, files) for gateway, files in sorted(by_gateway.items())]
 
 
-def intervals(session: SparkSession, lake: str | Path, *, gateways: Sequence[str] = ()) -> DataFrame:
+def intervals(session: SparkSession, lake: str | Path, *, gateways: Sequence[str] = ()) -> DataFrame | None:
     """Expected intervals that Thing Descriptions declare (`skep:interval`): `gateway, thing_id, kind, name,
-    interval_us`, from the newest version of each."""
-    from spark.descriptions import INTERVALS, declared_intervals
-
-    described = table(session, lake, layout.THINGS, gateways=gateways)
-    # Only what says anything about intervals comes to the driver.
-    rows = (
-        described.groupBy("gateway", "thing_id")
-        .agg(F.max_by("td", "td_version").alias("td"))
-        .where(F.col("td").contains("skep:interval"))
-        .collect()
-    )
-    found = [
-        (row.gateway, row.thing_id, kind, name, interval)
-        for row in rows
-        for kind, name, interval in declared_intervals(row.td)
+    interval_us`, from the newest version of each; None when there is none."""
+    parts = [
+        part for found in snapshots(session, lake, gateways) for part in found.parts if part.table == layout.THINGS
     ]
-    return session.createDataFrame(found, INTERVALS)
+    if not parts:
+        return None
+    described = _read(session, lake, layout.THINGS, parts, schemas.THINGS)
+    # One small scan: finding the newest with Spark would shuffle, and a job that rolls up waits for this first.
+    newest: dict[tuple[str, str], tuple[int, str]] = {}
+    for row in described.select("gateway", "thing_id", "td_version", "td").collect():
+        key = (row.gateway, row.thing_id)
+        if row.td_version >= newest.get(key, (0, ""))[0]:
+            newest[key] = (row.td_version, row.td)
+    found = [
+        (gateway, thing_id, kind, name, interval)
+        for (gateway, thing_id), (_, td) in newest.items()
+        if "skep:interval" in td
+        for kind, name, interval in declared_intervals(td)
+    ]
+    return session.createDataFrame(found, INTERVALS) if found else None
 
 
 def _snapshot(gateway: str, files: Mapping[str, bytes]) -> Snapshot:
