@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
 from typing import Any
 
 from bindings.mqtt.seam import Outcome
@@ -51,7 +52,10 @@ class Acknowledgements:
 
     def add(self, qos: int, packet_id: int, answer: Awaitable[Outcome]) -> None:
         """Take the answer to the next publish in order; one that is ready at the head is acknowledged at once."""
-        future = answer if isinstance(answer, asyncio.Future) else self._start(_run(answer))
+        if isinstance(answer, asyncio.Future):
+            future = answer
+        else:
+            future = self._start(answer if isinstance(answer, CoroutineType) else _run(answer))
         self._queue.append((future, qos, packet_id))
         if future.done():
             self._advance(future)

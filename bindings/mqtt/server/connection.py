@@ -7,23 +7,19 @@ is read. Writes of one loop turn leave together. What socket or window cannot ta
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 from bindings.mqtt.acks import Acknowledgements
-from bindings.mqtt.outbox import Outbox
-from bindings.mqtt.seam import ACCEPTED, Closed, Flow, Grant, Outcome, Publish
+from bindings.mqtt.seam import ACCEPTED, Closed, Grant, Outcome, Publish
 from bindings.mqtt.server import packets
+from bindings.mqtt.server.deliveries import Deliveries
 from bindings.mqtt.server.encoding import (
-    DUPLICATE,
     PINGRESP,
     encode_ack,
     encode_auth,
     encode_connack,
     encode_disconnect,
-    encode_publish,
     encode_suback,
     encode_unsuback,
 )
@@ -31,7 +27,7 @@ from bindings.mqtt.server.framing import Framer
 from bindings.mqtt.server.packets import Connect, Kind
 from bindings.mqtt.server.properties import Properties, Property
 from bindings.mqtt.server.reasons import RETURN_CODES_3, BadPacket, Reason, protocol_error
-from bindings.mqtt.server.sessions import InFlight, Session, Step
+from bindings.mqtt.server.sessions import Session
 from things.identity import Principal
 
 if TYPE_CHECKING:
@@ -46,6 +42,7 @@ FLUSH_BYTES = 65_536
 TOPIC_ALIASES = 32
 """Topic aliases kept per connection, in each direction."""
 AUTH_METHOD = "token"
+_PUBACK = Kind.PUBACK << 4
 
 _REASONS = {
     Closed.DISCONNECT: Reason.SUCCESS,
@@ -66,33 +63,26 @@ class Connection(asyncio.Protocol):
         "_acks",
         "_admitting",
         "_aliases_in",
-        "_aliases_out",
-        "_aliases_out_max",
         "_arriving",
         "_auth_method",
         "_closed",
-        "_drop_will",
+        "_deliveries",
         "_ended",
         "_engine",
         "_expected_expiry",
         "_framer",
-        "_fresher",
-        "_grants",
         "_held",
         "_keep_alive_s",
         "_max_packet",
         "_opened",
         "_out",
         "_out_bytes",
-        "_paused",
         "_problem",
         "_reading_paused",
         "_reauthenticating",
-        "_resend",
         "_transport",
         "_will",
         "_will_delay_s",
-        "_window",
         "client_id",
         "heard",
         "principal",
@@ -125,31 +115,22 @@ class Connection(asyncio.Protocol):
         self._ended = False
         """The client sends nothing more; what it sent is still handled."""
         self._reading_paused = False
-        self._paused = False
-        """The socket takes no more writes."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._acks: Acknowledgements | None = None
         self._arriving = 0
         """QoS 1 publishes the client waits for; with `Session.incoming` what our receive maximum bounds."""
         self._keep_alive_s = 0.0
-        self._window = engine.limits.max_inflight
+        self._deliveries: Deliveries | None = None
         self._max_packet = 0
         """What MQTT 5 lets us send; 0: anything."""
         self._problem = True
         """The client wants reason strings."""
         self._aliases_in: dict[int, str] = {}
-        self._aliases_out: dict[str, int] | None = None
-        self._aliases_out_max = 0
         self._auth_method: str | None = None
         self._expected_expiry = 0
         self._will: Publish | None = None
         self._will_delay_s = 0
-        self._resend: deque[int] | None = None
-        self._grants: deque[Iterator[Publish]] | None = None
-        """Latest values of new subscriptions that are still to be sent."""
-        self._fresher: set[str] | None = None
-        """Topics delivered since, whose latest value would now be a stale one."""
 
     # -- Link ---------------------------------------------------------------------------------------------------------
 
@@ -161,21 +142,9 @@ class Connection(asyncio.Protocol):
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
         """Send one delivery, or queue it as its flow says; False: not taken."""
-        if self._closed or not self._opened:
+        if self._closed or self._deliveries is None:
             return False
-        if self._fresher is not None and message.flow is Flow.PROPERTY:
-            self._fresher.add(message.topic)
-        outbox = self.session.outbox
-        if (outbox is None or not outbox) and self._resend is None and self._can_send(message):
-            return self._send(message, delivered, message.expiry_s)
-        if outbox is None:
-            limits = self._engine.limits
-            outbox = self.session.outbox = Outbox(limits.max_queued, limits.max_queued_bytes)
-        before = outbox.dropped
-        taken = outbox.offer(message, delivered, self._engine.now())
-        if outbox.dropped != before:
-            self._engine.counts["dropped"] += outbox.dropped - before
-        return taken
+        return self._deliveries.push(message, delivered)
 
     def close(self, reason: Closed) -> None:
         """End the link; MQTT 5 hears why."""
@@ -212,19 +181,21 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone; what came before is still handled."""
         self._ended = True
-        self._paused = True
+        self.pause_writing()
         self._engine.disconnected(self)
         if not self._held:
             self.end(Closed.LOST)
 
     def pause_writing(self) -> None:
         """The socket is full: deliveries wait in the outbox."""
-        self._paused = True
+        if self._deliveries is not None:
+            self._deliveries.paused = True
 
     def resume_writing(self) -> None:
         """The socket takes more."""
-        self._paused = False
-        self._drain()
+        if self._deliveries is not None and not self._closed:
+            self._deliveries.paused = False
+            self._deliveries.drain()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -237,6 +208,11 @@ class Connection(asyncio.Protocol):
                 first, data, start, end = frame
                 if first >> 4 == 3 and self._opened:
                     self._on_publish(first & 15, data, start, end)
+                elif first == _PUBACK and self._deliveries is not None and end - start == 2:
+                    # The other packet that comes once a message; every length but this one is looked at closely.
+                    if not (packet_id := data[start] << 8 | data[start + 1]):
+                        raise protocol_error("packet id 0")
+                    self._deliveries.acknowledged(4, packet_id, 0)
                 else:
                     self._on_packet(first >> 4, first & 15, data, start, end)
         except BadPacket as bad:
@@ -261,7 +237,7 @@ class Connection(asyncio.Protocol):
         match kind:
             case Kind.PUBACK | Kind.PUBREC | Kind.PUBREL | Kind.PUBCOMP:
                 packet_id, code = packets.decode_ack(kind, flags, data, start, end, level)
-                self._on_ack(Kind(kind), packet_id, code)
+                self._on_ack(kind, packet_id, code)
             case Kind.PINGREQ:
                 packets.decode_ping(flags, start, end)
                 self._write(PINGRESP)
@@ -338,12 +314,13 @@ class Connection(asyncio.Protocol):
         self._expected_expiry = given.get(Property.SESSION_EXPIRY, 0)
         keep_alive_s = connect.keep_alive_s or limits.default_keep_alive_s
         self._keep_alive_s = keep_alive_s * 1.5
+        window, alias_maximum = limits.max_inflight, 0
         properties: Properties = {}
         if level == 5:
-            self._window = min(limits.max_inflight, given.get(Property.RECEIVE_MAXIMUM, 65_535))
+            window = min(window, given.get(Property.RECEIVE_MAXIMUM, 65_535))
+            alias_maximum = min(TOPIC_ALIASES, given.get(Property.TOPIC_ALIAS_MAXIMUM, 0))
             self._max_packet = given.get(Property.MAXIMUM_PACKET_SIZE, 0)
             self._problem = given.get(Property.REQUEST_PROBLEM, 1) == 1
-            self._aliases_out_max = min(TOPIC_ALIASES, given.get(Property.TOPIC_ALIAS_MAXIMUM, 0))
             properties = {
                 Property.RECEIVE_MAXIMUM: min(limits.max_unacknowledged, 65_535),
                 Property.MAXIMUM_PACKET_SIZE: limits.max_packet_bytes,
@@ -360,21 +337,28 @@ class Connection(asyncio.Protocol):
         self._write(encode_connack(level, 0, session_present=resumed, properties=properties))
         self._opened = True
         self._admitting = self._held = False
-        if resumed:
-            if session.in_flight:
-                self._resend = deque(session.in_flight)
-            for topic_filter, options in list(session.filters.items()):
-                grant = engine.gate.subscribe(self, topic_filter, options)
-                if isinstance(grant, int):
-                    del session.filters[topic_filter]
-                elif options.retain_handling == 0:
-                    self._grant(grant)
+        self._deliveries = Deliveries(
+            engine,
+            session,
+            self._write,
+            level=level,
+            window=window,
+            max_packet=self._max_packet,
+            alias_maximum=alias_maximum,
+        )
+        if self._ended:
+            self._deliveries.paused = True
+        for topic_filter, options in list(session.filters.items()):
+            grant = engine.gate.subscribe(self, topic_filter, options)
+            if isinstance(grant, int):
+                del session.filters[topic_filter]
+            elif options.retain_handling == 0:
+                self._deliveries.add_latest(grant.latest)
         engine.gate.opened(self, resumed=resumed)
         engine.watch(self)
-        if self._closed:
-            return
-        self._drain()
-        self._resume_reading()
+        if not self._closed:
+            self._deliveries.drain()
+            self._resume_reading()
 
     # -- publishes of the client --------------------------------------------------------------------------------------
 
@@ -489,39 +473,17 @@ class Connection(asyncio.Protocol):
 
     # -- acknowledgements of the client -------------------------------------------------------------------------------
 
-    def _on_ack(self, kind: Kind, packet_id: int, code: int) -> None:
-        session = self.session
-        if kind is Kind.PUBREL:
+    def _on_ack(self, kind: int, packet_id: int, code: int) -> None:
+        if kind == Kind.PUBREL:
             # [MQTT-4.3.3] PUBCOMP answers every PUBREL; 3.1.1 cannot say that the id is unknown.
-            if packet_id not in session.incoming:
+            if packet_id not in self.session.incoming:
                 reason = Reason.PACKET_IDENTIFIER_NOT_FOUND
                 self._write(encode_ack(Kind.PUBCOMP, packet_id, self.protocol_level, reason))
             elif not self._engine.released(self, packet_id):
                 self.complete(packet_id)
             return
-        entry = session.in_flight.get(packet_id)
-        if entry is None:
-            if kind is Kind.PUBREC and code < 0x80:
-                self._write(encode_ack(Kind.PUBREL, packet_id, self.protocol_level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
-            return
-        session.dirty = True
-        delivered, entry.delivered = entry.delivered, None
-        if kind is Kind.PUBACK and entry.step is Step.PUBACK:
-            session.finish(packet_id)
-        elif kind is Kind.PUBREC and entry.step in (Step.PUBREC, Step.PUBCOMP):
-            if code >= 0x80:
-                session.finish(packet_id)
-            else:
-                entry.message, entry.step = None, Step.PUBCOMP
-                self._write(encode_ack(Kind.PUBREL, packet_id, self.protocol_level))
-        elif kind is Kind.PUBCOMP and entry.step is Step.PUBCOMP:
-            session.finish(packet_id)
-        else:
-            raise protocol_error(f"{kind.name} for a delivery that waits for {entry.step.name}")
-        if delivered is not None and code < 0x80:
-            delivered()
-        if session.outbox or self._resend is not None or self._grants is not None:
-            self._drain()
+        assert self._deliveries is not None
+        self._deliveries.acknowledged(kind, packet_id, code)
 
     def complete(self, packet_id: int) -> None:
         """Let the client use the id of a QoS 2 publish again."""
@@ -553,15 +515,10 @@ class Connection(asyncio.Protocol):
             codes.append(grant.qos)
             grants.append(grant)
         self._write(encode_suback(subscribe.packet_id, self.protocol_level, codes))
+        assert self._deliveries is not None
         for grant in grants:
-            self._grant(grant)
-        self._drain()
-
-    def _grant(self, grant: Grant) -> None:
-        if grant.latest:
-            if self._grants is None:
-                self._grants, self._fresher = deque(), set()
-            self._grants.append(iter(grant.latest))
+            self._deliveries.add_latest(grant.latest)
+        self._deliveries.drain()
 
     def _on_unsubscribe(self, unsubscribe: packets.Unsubscribe) -> None:
         codes = []
@@ -602,125 +559,6 @@ class Connection(asyncio.Protocol):
         self.principal = principal
         self._write(encode_auth(Reason.SUCCESS, {Property.AUTH_METHOD: self._auth_method}))
         self._resume_reading()
-
-    # -- deliveries to the client -------------------------------------------------------------------------------------
-
-    def _can_send(self, message: Publish) -> bool:
-        if self._paused:
-            return False
-        if not message.qos:
-            return True
-        flight = self.session.in_flight
-        return len(flight) < self._window and (
-            not flight or self.session.in_flight_bytes + len(message.payload) <= self._engine.limits.max_queued_bytes
-        )
-
-    def _send(self, message: Publish, delivered: Callable[[], None] | None, expiry_s: int | None) -> bool:
-        qos, level = message.qos, self.protocol_level
-        topic, alias = message.topic, 0
-        if self._aliases_out_max:
-            topic, alias = self._alias(message.topic)
-            encoded = encode_publish(message, level, qos=qos, topic=topic, alias=alias, expiry_s=expiry_s)
-        elif expiry_s is message.expiry_s:
-            encoded = self._engine.encoded(message, level)
-        else:
-            encoded = encode_publish(message, level, qos=qos, expiry_s=expiry_s)
-        if self._max_packet and encoded.size > self._max_packet:
-            # [MQTT-3.1.2-25] it must not be sent, and so must its alias not count as known.
-            if alias and topic and self._aliases_out:
-                del self._aliases_out[topic]
-            self._engine.counts["too-large"] += 1
-            return False
-        if not qos:
-            self._write(encoded.head)
-            if delivered is not None:
-                delivered()
-            return True
-        session = self.session
-        packet_id = session.packet_id()
-        session.in_flight[packet_id] = InFlight(
-            message, Step.PUBACK if qos == 1 else Step.PUBREC, encoded.size, delivered
-        )
-        session.in_flight_bytes += encoded.size
-        session.dirty = True
-        self._write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)
-        return True
-
-    def _alias(self, topic: str) -> tuple[str, int]:
-        """What to send for the topic, and its alias; the first topics of a connection get one."""
-        if self._aliases_out is None:
-            self._aliases_out = {}
-        known = self._aliases_out.get(topic)
-        if known is not None:
-            return "", known
-        if len(self._aliases_out) >= self._aliases_out_max:
-            return topic, 0
-        alias = self._aliases_out[topic] = len(self._aliases_out) + 1
-        return topic, alias
-
-    def _drain(self) -> None:
-        """Send what waits, as far as socket and window allow: again, then queued, then latest values."""
-        if self._closed or not self._opened:
-            return
-        resend = self._resend
-        if resend is not None:
-            while resend and not self._paused and len(self.session.in_flight) - len(resend) < self._window:
-                self._send_again(resend.popleft())
-            if resend:
-                return
-            self._resend = None
-        outbox = self.session.outbox
-        if outbox is not None:
-            self._drain_outbox(outbox)
-            if outbox:
-                return
-        while self._grants:
-            message = next(self._grants[0], None)
-            if message is None:
-                self._grants.popleft()
-                continue
-            assert self._fresher is not None
-            if message.topic in self._fresher:
-                continue
-            if not message.retain:
-                message = replace(message, retain=True)
-            if not self._can_send(message):
-                self._grants[0] = _before(message, self._grants[0])
-                return
-            self._send(message, None, message.expiry_s)
-        self._grants = self._fresher = None
-
-    def _drain_outbox(self, outbox: Outbox) -> None:
-        now = self._engine.now()
-        while outbox:
-            session = self.session
-            if (
-                self._paused
-                or len(session.in_flight) >= self._window
-                or session.in_flight_bytes > self._engine.limits.max_queued_bytes
-            ):
-                return
-            waiting = outbox.take()
-            expiry_s = waiting.message.expiry_s
-            if expiry_s is not None:
-                expiry_s -= int(now - waiting.queued_at)
-                if expiry_s <= 0:
-                    self._engine.counts["expired"] += 1
-                    continue
-            self._send(waiting.message, waiting.delivered, expiry_s)
-
-    def _send_again(self, packet_id: int) -> None:
-        """Repeat a delivery of an earlier connection, as [MQTT-4.4.0-1] asks."""
-        entry = self.session.in_flight.get(packet_id)
-        if entry is None:
-            return
-        if entry.message is None:
-            self._write(encode_ack(Kind.PUBREL, packet_id, self.protocol_level))
-            return
-        message = entry.message
-        encoded = encode_publish(message, self.protocol_level, qos=message.qos, expiry_s=message.expiry_s)
-        first = bytes((encoded.head[0] | DUPLICATE,))
-        self._write(first + encoded.head[1:], packet_id.to_bytes(2, "big"), encoded.tail)
 
     # -- writing and ending -------------------------------------------------------------------------------------------
 
@@ -765,7 +603,6 @@ class Connection(asyncio.Protocol):
         self._closed = self._held = True
         self.flush()
         self._framer.clear()
-        self._resend = self._grants = self._fresher = None
         self._transport.close()
         self._engine.closing(self)
 
@@ -808,8 +645,3 @@ class Connection(asyncio.Protocol):
         self._engine.counts["keep-alive"] += 1
         self.close(Closed.KEEP_ALIVE)
         return None
-
-
-def _before(first: Publish, rest: Iterator[Publish]) -> Iterator[Publish]:
-    yield first
-    yield from rest

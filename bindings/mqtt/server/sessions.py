@@ -22,11 +22,11 @@ MAX_PACKET_ID = 65_535
 
 
 class Step(IntEnum):
-    """What a delivery in flight waits for."""
+    """What a delivery in flight waits for, numbered as the packets are."""
 
-    PUBACK = 1
-    PUBREC = 2
-    PUBCOMP = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBCOMP = 7
 
 
 @dataclass(slots=True)

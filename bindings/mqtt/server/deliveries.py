@@ -1,0 +1,252 @@
+"""What one connection sends its client: in flight within the window, the rest in the outbox, latest values last.
+
+Order: what an earlier connection left in flight, then what was queued, then the latest values of new subscriptions,
+which are taken one by one as the client keeps up and skip topics that were delivered since.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from bindings.mqtt.outbox import Outbox
+from bindings.mqtt.seam import Flow, Publish
+from bindings.mqtt.server.encoding import DUPLICATE, encode_ack, encode_publish
+from bindings.mqtt.server.packets import Kind
+from bindings.mqtt.server.reasons import Reason, protocol_error
+from bindings.mqtt.server.sessions import InFlight, Session, Step
+
+if TYPE_CHECKING:
+    from bindings.mqtt.server.engine import NativeEngine
+
+
+class Write(Protocol):
+    """Queues a packet for the socket; a PUBLISH with a packet id comes in its three parts."""
+
+    def __call__(self, data: bytes, packet_id: bytes = b"", tail: bytes = b"") -> None: ...
+
+
+class Latest:
+    """Latest values that are still to be sent, taken one by one from what the grants hold."""
+
+    __slots__ = ("_held", "_values", "fresher")
+
+    def __init__(self) -> None:
+        self._values: deque[Iterator[Publish]] = deque()
+        self._held: Publish | None = None
+        self.fresher: set[str] = set()
+        """Topics delivered since, whose latest value would now be a stale one."""
+
+    def add(self, values: Sequence[Publish]) -> None:
+        """Send these too, after those before."""
+        self._values.append(iter(values))
+
+    def first(self) -> Publish | None:
+        """The next value, until it is `taken`; None when there is no more."""
+        while self._held is None or self._held.topic in self.fresher:
+            if not self._values:
+                return None
+            self._held = next(self._values[0], None)
+            if self._held is None:
+                self._values.popleft()
+        return self._held
+
+    def taken(self) -> None:
+        """Go on to the next value."""
+        self._held = None
+
+
+class Deliveries:
+    """The sending side of one open link, over its session."""
+
+    __slots__ = (
+        "_alias_maximum",
+        "_aliases",
+        "_engine",
+        "_latest",
+        "_level",
+        "_max_packet",
+        "_resend",
+        "_session",
+        "_window",
+        "_write",
+        "paused",
+    )
+
+    def __init__(
+        self,
+        engine: "NativeEngine",
+        session: Session,
+        write: Write,
+        *,
+        level: int,
+        window: int,
+        max_packet: int = 0,
+        alias_maximum: int = 0,
+    ) -> None:
+        """`max_packet`: what the client takes at most, 0 if it does not say."""
+        self._engine = engine
+        self._session = session
+        self._write = write
+        self._level = level
+        self._window = window
+        self._max_packet = max_packet
+        self._alias_maximum = alias_maximum
+        self._aliases: dict[str, int] = {}
+        self._resend = deque(session.in_flight) if session.in_flight else None
+        self._latest: Latest | None = None
+        self.paused = False
+        """The socket takes no more."""
+
+    def push(self, message: Publish, delivered: Callable[[], None] | None) -> bool:
+        """Send one delivery, or queue it as its flow says; False: not taken."""
+        session = self._session
+        if self._latest is not None and message.flow is Flow.PROPERTY:
+            self._latest.fresher.add(message.topic)
+        outbox = session.outbox
+        if not self.paused and not outbox and self._resend is None and self._has_room(message):
+            return self._send(message, delivered, message.expiry_s)
+        engine = self._engine
+        if outbox is None:
+            outbox = session.outbox = Outbox(engine.limits.max_queued, engine.limits.max_queued_bytes)
+        before = outbox.dropped
+        taken = outbox.offer(message, delivered, engine.now())
+        if outbox.dropped != before:
+            engine.counts["dropped"] += outbox.dropped - before
+        return taken
+
+    def add_latest(self, values: Sequence[Publish]) -> None:
+        """Send the latest values of a new subscription when `drain` comes to them."""
+        if values:
+            if self._latest is None:
+                self._latest = Latest()
+            self._latest.add(values)
+
+    def drain(self) -> None:
+        """Send what waits, as far as socket and window allow."""
+        if (self._resend is None or self._send_again(self._resend)) and self._drain_outbox():
+            self._drain_latest()
+
+    def acknowledged(self, kind: int, packet_id: int, code: int) -> None:
+        """Take PUBACK, PUBREC or PUBCOMP of the client."""
+        session = self._session
+        entry = session.in_flight.get(packet_id)
+        if entry is None:
+            if kind == Kind.PUBREC and code < 0x80:
+                self._write(encode_ack(Kind.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+            return
+        session.dirty = True
+        delivered, entry.delivered = entry.delivered, None
+        if kind == Kind.PUBREC and entry.step in (Step.PUBREC, Step.PUBCOMP) and code < 0x80:
+            entry.message, entry.step = None, Step.PUBCOMP
+            self._write(encode_ack(Kind.PUBREL, packet_id, self._level))
+        elif kind == entry.step:
+            session.finish(packet_id)
+        else:
+            raise protocol_error(f"{Kind(kind).name} for a delivery that waits for {entry.step.name}")
+        if delivered is not None and code < 0x80:
+            delivered()
+        if session.outbox or self._latest is not None or self._resend is not None:
+            self.drain()
+
+    def _has_room(self, message: Publish) -> bool:
+        if not message.qos:
+            return True
+        session = self._session
+        in_flight = len(session.in_flight)
+        return in_flight < self._window and (
+            not in_flight or session.in_flight_bytes + len(message.payload) <= self._engine.limits.max_queued_bytes
+        )
+
+    def _send(self, message: Publish, delivered: Callable[[], None] | None, expiry_s: int | None) -> bool:
+        qos, level = message.qos, self._level
+        topic, alias = message.topic, 0
+        if self._alias_maximum:
+            topic, alias = self._alias(topic)
+            encoded = encode_publish(message, level, qos=qos, topic=topic, alias=alias, expiry_s=expiry_s)
+        elif expiry_s is message.expiry_s:
+            encoded = self._engine.encoded(message, level)
+        else:
+            encoded = encode_publish(message, level, qos=qos, expiry_s=expiry_s)
+        if self._max_packet and encoded.size > self._max_packet:
+            # [MQTT-3.1.2-25] it must not be sent, and so its alias must not count as known.
+            if alias and topic:
+                del self._aliases[topic]
+            self._engine.counts["too-large"] += 1
+            return False
+        if not qos:
+            self._write(encoded.head)
+            if delivered is not None:
+                delivered()
+            return True
+        session = self._session
+        packet_id = session.packet_id()
+        session.in_flight[packet_id] = InFlight(
+            message, Step.PUBACK if qos == 1 else Step.PUBREC, encoded.size, delivered
+        )
+        session.in_flight_bytes += encoded.size
+        session.dirty = True
+        self._write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)
+        return True
+
+    def _alias(self, topic: str) -> tuple[str, int]:
+        """What to send for the topic, and its alias; the first topics of a connection get one."""
+        known = self._aliases.get(topic)
+        if known is not None:
+            return "", known
+        if len(self._aliases) >= self._alias_maximum:
+            return topic, 0
+        alias = self._aliases[topic] = len(self._aliases) + 1
+        return topic, alias
+
+    def _send_again(self, resend: deque[int]) -> bool:
+        """Repeat deliveries of an earlier connection, as [MQTT-4.4.0-1] asks; True when all were."""
+        in_flight = self._session.in_flight
+        while resend:
+            if self.paused or len(in_flight) - len(resend) >= self._window:
+                return False
+            packet_id = resend.popleft()
+            entry = in_flight.get(packet_id)
+            if entry is None:
+                continue
+            message = entry.message
+            if message is None:
+                self._write(encode_ack(Kind.PUBREL, packet_id, self._level))
+                continue
+            encoded = encode_publish(message, self._level, qos=message.qos, expiry_s=message.expiry_s)
+            first = bytes((encoded.head[0] | DUPLICATE,))
+            self._write(first + encoded.head[1:], packet_id.to_bytes(2, "big"), encoded.tail)
+        self._resend = None
+        return True
+
+    def _drain_outbox(self) -> bool:
+        session, engine = self._session, self._engine
+        outbox = session.outbox
+        while outbox:
+            if (
+                self.paused
+                or len(session.in_flight) >= self._window
+                or session.in_flight_bytes > engine.limits.max_queued_bytes
+            ):
+                return False
+            message, delivered, queued_at = outbox.take()
+            expiry_s = message.expiry_s
+            if expiry_s is not None:
+                expiry_s -= int(engine.now() - queued_at)
+                if expiry_s <= 0:
+                    engine.counts["expired"] += 1
+                    continue
+            self._send(message, delivered, expiry_s)
+        return True
+
+    def _drain_latest(self) -> None:
+        latest = self._latest
+        while latest is not None:
+            message = latest.first()
+            if message is None:
+                self._latest = None
+                return
+            if self.paused or not self._has_room(message):
+                return
+            latest.taken()
+            self._send(message if message.retain else replace(message, retain=True), None, message.expiry_s)
