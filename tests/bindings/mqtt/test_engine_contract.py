@@ -401,22 +401,24 @@ async def test_requests_beyond_the_queue_are_not_taken_and_the_rest_arrive_in_or
 ) -> None:
     limits = replace(limits, max_inflight=5, max_queued=20)
     delivered: list[int] = []
-    async with serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _):
-        async with connected(addresses[0], "ann") as client:
-            taken = [
-                n
-                for n in range(100)
-                if gate.links[0].push(
-                    Publish(topic="x", payload=b"%d" % n, qos=1, flow=Flow.LEDGER),
-                    lambda n=n: delivered.append(n),  # type: ignore[misc]
-                )
-            ]
-            assert taken == list(range(25))
-            for n in taken:
-                delivery = await client.expect(wire.PUBLISH)
-                assert (delivery.payload, delivery.flags & 6) == (b"%d" % n, 2)
-                client.send(puback(delivery.delivery_id))
-            await client.ping()
+    async with (
+        serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _),
+        connected(addresses[0], "ann") as client,
+    ):
+        taken = [
+            n
+            for n in range(100)
+            if gate.links[0].push(
+                Publish(topic="x", payload=b"%d" % n, qos=1, flow=Flow.LEDGER),
+                lambda n=n: delivered.append(n),  # type: ignore[misc]
+            )
+        ]
+        assert taken == list(range(25))
+        for n in taken:
+            delivery = await client.expect(wire.PUBLISH)
+            assert (delivery.payload, delivery.flags & 6) == (b"%d" % n, 2)
+            client.send(puback(delivery.delivery_id))
+        await client.ping()
 
     assert delivered == taken
 
@@ -425,15 +427,17 @@ async def test_only_so_many_deliveries_are_unacknowledged_at_once(
     engine_type: EngineType, gate: Recording, limits: Limits
 ) -> None:
     limits = replace(limits, max_inflight=3)
-    async with serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _):
-        async with connected(addresses[0], "ann") as client:
-            for n in range(10):
-                gate.links[0].push(Publish(topic="x", payload=b"%d" % n, qos=1))
-            first = await client.receive_many(3)
-            await client.ping()  # a fourth would come before this answer
-            client.send(puback(first[0].delivery_id))
+    async with (
+        serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _),
+        connected(addresses[0], "ann") as client,
+    ):
+        for n in range(10):
+            gate.links[0].push(Publish(topic="x", payload=b"%d" % n, qos=1))
+        first = await client.receive_many(3)
+        await client.ping()  # a fourth would come before this answer
+        client.send(puback(first[0].delivery_id))
 
-            assert (await client.expect(wire.PUBLISH)).payload == b"3"
+        assert (await client.expect(wire.PUBLISH)).payload == b"3"
 
 
 async def test_a_client_whose_publishes_wait_is_not_read_further(
@@ -441,13 +445,15 @@ async def test_a_client_whose_publishes_wait_is_not_read_further(
 ) -> None:
     limits = replace(limits, max_unacknowledged=10)
     gate.slow = True
-    async with serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _):
-        async with connected(addresses[0], "ann") as client:
-            client.send(*(publish("x", b"%d" % n, qos=1, packet_id=n) for n in range(1, 201)))
-            await gate.until(lambda: len(gate.messages) >= 10)
-            before_first_commit = len(gate.messages)
+    async with (
+        serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _),
+        connected(addresses[0], "ann") as client,
+    ):
+        client.send(*(publish("x", b"%d" % n, qos=1, packet_id=n) for n in range(1, 201)))
+        await gate.until(lambda: len(gate.messages) >= 10)
+        before_first_commit = len(gate.messages)
 
-            acks = await client.receive_many(200)
+        acks = await client.receive_many(200)
 
     # Some engines look at the credit once a turn of the loop, so a few more may have been taken.
     assert before_first_commit <= 60
@@ -456,23 +462,28 @@ async def test_a_client_whose_publishes_wait_is_not_read_further(
 
 async def test_subscriptions_and_links_are_counted(engine_type: EngineType, gate: Recording, limits: Limits) -> None:
     limits = replace(limits, max_subscriptions=2, max_links_per_account=1)
-    async with serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _):
-        async with connected(addresses[0], "ann", "1") as client:
-            client.send(subscribe(1, ("a", 0), ("b", 0), ("c", 0)))
-            assert list((await client.expect(wire.SUBACK)).body[2:]) == [0, 0, 0x80]
-            async with raw(addresses[0]) as second:
-                second.send(connect("2", "ann", "ann-secret"))
-                assert (await second.expect(wire.CONNACK)).body[1] != 0
-            async with connected(addresses[0], "bob", "2"):
-                pass
+    async with (
+        serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _),
+        connected(addresses[0], "ann", "1") as client,
+    ):
+        client.send(subscribe(1, ("a", 0), ("b", 0), ("c", 0)))
+        assert list((await client.expect(wire.SUBACK)).body[2:]) == [0, 0, 0x80]
+        async with raw(addresses[0]) as second:
+            second.send(connect("2", "ann", "ann-secret"))
+            assert (await second.expect(wire.CONNACK)).body[1] != 0
+        async with connected(addresses[0], "bob", "2"):
+            pass
 
 
 async def test_connections_are_counted(engine_type: EngineType, gate: Recording, limits: Limits) -> None:
     limits = replace(limits, max_connections=1)
-    async with serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _):
-        async with connected(addresses[0], "ann", "1") as client, raw(addresses[0]) as second:
-            assert await second.is_cut_off()
-            await client.ping()
+    async with (
+        serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, _),
+        connected(addresses[0], "ann", "1") as client,
+        raw(addresses[0]) as second,
+    ):
+        assert await second.is_cut_off()
+        await client.ping()
 
 
 # ---------------------------------------------------------------- f: versions
@@ -626,16 +637,18 @@ async def test_stopping_acknowledges_what_is_being_committed_and_closes_every_li
     engine_type: EngineType, gate: Recording, limits: Limits
 ) -> None:
     gate.slow = True
-    async with serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, stop):
-        async with connected(addresses[0], "ann") as client:
-            client.send(publish("x", b"1", qos=1, packet_id=9))
-            await gate.until(lambda: gate.messages)
-            assert gate.commits == 0
+    async with (
+        serving(engine_type([Listener(host="127.0.0.1", port=0)], limits), gate) as (addresses, stop),
+        connected(addresses[0], "ann") as client,
+    ):
+        client.send(publish("x", b"1", qos=1, packet_id=9))
+        await gate.until(lambda: gate.messages)
+        assert gate.commits == 0
 
-            stop()
+        stop()
 
-            assert (await client.expect(wire.PUBACK)).packet_id == 9
-            assert await client.is_cut_off()
+        assert (await client.expect(wire.PUBACK)).packet_id == 9
+        assert await client.is_cut_off()
     assert gate.reasons == [Closed.SHUTDOWN]
 
 
