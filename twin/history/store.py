@@ -23,6 +23,7 @@ from things.records import Appended, HistoryQuery, Reading, Row
 from twin.history import files, reading
 from twin.history.files import DayFile, day_of
 from twin.history.recent import MAX_RECENT, Identity, RecentIDs, Series
+from twin.history.retention import Budget, Excess, excess
 from twin.reserve import Reserve
 from twin.writer import GroupThread, is_storage_error, storage_error
 
@@ -104,6 +105,13 @@ class HistoryStore:
         """The rows a query asks for, of what is committed; at most `query.limit`."""
         paths = reading.files_for(query, self._files)
         return await anyio.to_thread.run_sync(self._read, query, paths, limiter=self._limiter)
+
+    async def trim(self, budget: Budget, *, now: int, sealed: int) -> Excess:
+        """Drop whole files until the budget is kept, as far as it may be; `sealed` is the last row the lake has."""
+        found = excess(self._files, budget, now=now, sealed=sealed)
+        for file in found.files:
+            await self.drop(file)
+        return found
 
     async def drop(self, file: DayFile) -> None:
         """Drop a file that is not written any more."""
