@@ -44,8 +44,10 @@ MAX_BATCH_ITEMS = 500
 MAX_BATCH_BYTES = 200_000
 """Below the runtime's 256 KiB a packet, with room for the envelope."""
 BATCHES_UNDER_WAY = 8
-MAX_RECENT = 5_000
-"""Acknowledged readings kept until it is clear that the batch report does not ask for them again."""
+MAX_RECENT = 2 * BATCHES_UNDER_WAY * MAX_BATCH_ITEMS
+"""Readings sent lately, kept in case the report of their batch asks for them again."""
+PAUSE_S = 1.0
+"""After the runtime said that it cannot take more now."""
 MAX_RUNNING_REQUESTS = 100
 """Handlers at work; a further request waits unacknowledged, so the runtime holds back the rest."""
 
@@ -140,6 +142,7 @@ class Agent:
             self._signal, max_items=MAX_REMEMBERED, max_bytes=MAX_OUTBOX_BYTES, size=lambda item: len(item.text)
         )
         self._batches = self._deferred = 0
+        self._paused_until = 0.0
         self._connection: MQTTConnection | None = None
         self._up = asyncio.Event()
         self._first_attempt = asyncio.Event()
@@ -355,11 +358,12 @@ class Agent:
         while True:
             if self._unsaid_tds:
                 await self._say_tds(connection)
-            while self._batches < BATCHES_UNDER_WAY and (
-                batch := self._readings.take(MAX_BATCH_ITEMS, MAX_BATCH_BYTES)
-            ):
+            pause_s = max(0.0, self._paused_until - time.monotonic())
+            room = 0 if pause_s else BATCHES_UNDER_WAY
+            while self._batches < room and (batch := self._readings.take(MAX_BATCH_ITEMS, MAX_BATCH_BYTES)):
                 payload = b"[" + b",".join(item.text for _, item in batch) + b"]"
                 self._batches += 1
+                self._remember(batch)
                 connection.send(f"agents/{self.account}/batch", payload).add_done_callback(
                     partial(self._batch_answered, connection, batch)
                 )
@@ -368,7 +372,15 @@ class Agent:
                 connection.send(topic, said.text).add_done_callback(
                     partial(self._report_answered, connection, number, said.request_id)
                 )
-            await self._signal.wait()
+            with anyio.move_on_after(pause_s or None):
+                await self._signal.wait()
+
+    def _remember(self, batch: Sequence[tuple[int, _Reading]]) -> None:
+        """Keep what the batch's report may ask for again; the report can come before the acknowledgement."""
+        for _, item in batch:
+            self._recent[item.message_id] = item
+        while len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
 
     def _batch_answered(
         self, connection: MQTTConnection, batch: Sequence[tuple[int, _Reading]], answer: "asyncio.Future[None]"
@@ -376,10 +388,6 @@ class Agent:
         self._batches -= 1
         error = answer.exception()
         if error is None or not _is_temporary(error):
-            for _, item in batch:
-                self._recent[item.message_id] = item
-            while len(self._recent) > MAX_RECENT:
-                self._recent.popitem(last=False)
             self._readings.confirm([number for number, _ in batch])
         else:
             # Kept: whatever is under way is recalled when the connection ends, and comes again in order.
@@ -474,12 +482,13 @@ class Agent:
             reading = self._recent.pop(message_id, None)
             if code in _TRY_AGAIN and reading is not None and self._tasks is not None:
                 self._deferred += 1
+                self._paused_until = time.monotonic() + PAUSE_S
                 self._tasks.start_soon(self._put_later, reading)
             else:
                 self._problem(Problem(subject=message_id, code=code))
 
     async def _put_later(self, reading: _Reading) -> None:
-        await anyio.sleep(1.0)
+        await anyio.sleep(PAUSE_S)
         self._deferred -= 1
         self._readings.put(reading)
 

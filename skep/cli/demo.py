@@ -67,7 +67,7 @@ def _print_rollup(rows: Sequence[Mapping[str, Any]]) -> None:
         by_series.setdefault((row["thing_id"], row["name"]), []).append(row)
     shown = [row for series in by_series.values() for row in series[-1:]][:SHOWN_ROWS]
     print_table(
-        ("thing", "name", "window", "count", "min", "mean (time-weighted)", "max"),
+        ("thing", "name", "window", "count", "min", "mean", "max"),
         (
             (
                 row["thing_id"],

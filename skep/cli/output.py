@@ -1,5 +1,6 @@
 """What commands print: tables for people, JSON for programs."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -11,13 +12,16 @@ from pydantic_core import to_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+PIPE_COLUMNS = 200
+
 
 @cache
 def console() -> "Console":
     """The console of the standard output; plain where that is no terminal, or with NO_COLOR."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    # Into a file or a pipe, rows are not folded at the 80 columns rich would take.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
 
 
 def print_json(value: object) -> None:

@@ -297,6 +297,21 @@ async def test_temporary_refusal_of_an_item_is_tried_again_and_a_lasting_one_tol
     assert [(problem.subject, problem.code) for problem in problems] == [(other, "invalid")]
 
 
+async def test_refusal_that_comes_before_the_acknowledgement_is_tried_again_too(url: str, gateway: Gateway) -> None:
+    async with an_agent(url) as agent:
+        await gateway.takes_requests()
+        gateway.hold = anyio.Event()  # type: ignore[assignment]
+        await agent.publish("pump-1", "flow", 1)
+        await gateway.until(lambda: len(gateway.readings()) == 1)
+        rejected: JsonValue = [{"index": 0, "messageID": gateway.readings()[0]["messageID"], "code": "rate-limited"}]
+        gateway.send("inbox/pumps/batch", {"stored": 0, "duplicates": 0, "rejected": rejected})
+        await gateway.until(lambda: "inbox/pumps/batch" in gateway.acknowledged)
+        gateway.hold.set()
+        await gateway.until(lambda: len(gateway.readings()) == 2)
+
+    assert gateway.readings()[1]["messageID"] == gateway.readings()[0]["messageID"]
+
+
 async def test_refused_topics_are_told_as_problems(url: str, gateway: Gateway) -> None:
     problems: list[Problem] = []
     seen = anyio.Event()
