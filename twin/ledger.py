@@ -9,10 +9,12 @@ has a (partial) index of its own.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, bindparam, func, select, text
+from sqlalchemy import Connection, bindparam, func, null, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from things.delivery import FINAL, REPORTABLE, DeliveryStatus, Reason, State, is_legal
@@ -34,6 +36,8 @@ _COLUMNS = (
     _TRANSITIONS.c.output.label("output"),
 )
 _FIELDS = tuple(column.name for column in _COLUMNS)
+# The first step, to pending, is the row itself: `opened` is its number and `created` its time.
+_WITH_LAST_STEP = _REQUESTS.outerjoin(_TRANSITIONS, _TRANSITIONS.c.seq == _REQUESTS.c.seq)
 
 
 class LedgerStore:
@@ -50,10 +54,13 @@ class LedgerStore:
 
         def last_seq(connection: Connection) -> int:
             row = connection.execute(
-                text("SELECT (SELECT max(seq) FROM transitions), (SELECT value FROM marks WHERE name = :name)"),
+                text(
+                    "SELECT (SELECT max(seq) FROM transitions), (SELECT max(opened) FROM requests),"
+                    " (SELECT value FROM marks WHERE name = :name)"
+                ),
                 {"name": _MARK},
             ).one()
-            return max(row[0] or 0, row[1] or 0)
+            return max(number or 0 for number in row)
 
         return cls(database, await database.read(last_seq))
 
@@ -191,17 +198,22 @@ class LedgerStore:
 
     async def inbox(self, caller: str, *, after: int, limit: int) -> Sequence[DeliveryStatus]:
         """Statuses of a caller's requests with seq above `after`, in order of seq."""
-        return await self._database.read(
-            lambda connection: [
-                _status(row) for row in self._sql.inbox.rows(connection, caller=caller, after=after, limit=limit)
+
+        def found(connection: Connection) -> list[DeliveryStatus]:
+            given = {"caller": caller, "after": after, "limit": limit}
+            opened = self._sql.opened_after.rows(connection, **given)
+            return [
+                _status(row)
+                for row in islice(merge(opened, self._sql.inbox.rows(connection, **given), key=_seq), limit)
             ]
-        )
+
+        return await self._database.read(found)
 
     async def query(self, query: LedgerQuery) -> Sequence[LedgerRow]:
         """Rows with their transitions, newest first. Raises BadCursor where `before` names no request."""
 
         def found(connection: Connection) -> list[LedgerRow]:
-            wanted = select(*_COLUMNS).where(_TRANSITIONS.c.seq == _REQUESTS.c.seq)
+            wanted = select(*_COLUMNS).select_from(_WITH_LAST_STEP)
             columns = _REQUESTS.c
             if query.caller is not None:
                 wanted = wanted.where(columns.caller == query.caller)
@@ -254,9 +266,12 @@ class LedgerStore:
         for row in rows:
             fields = _fields(row)
             steps = self._sql.steps.rows(connection, opened=fields["opened"])
-            transitions = tuple(
-                Transition(seq=seq, state=State(state), at=at, reason=None if reason is None else Reason(reason))
-                for seq, state, at, reason in steps
+            transitions = (
+                _opening(fields),
+                *(
+                    Transition(seq=seq, state=State(state), at=at, reason=None if reason is None else Reason(reason))
+                    for seq, state, at, reason in steps
+                ),
             )
             complete.append(_row(fields, transitions))
         return complete
@@ -289,9 +304,8 @@ class LedgerStore:
         if self._sql.open.run(connection, **fields).rowcount == 0:
             return self._standing(connection, row, given), False
         self._seq = seq
-        self._record(connection, fields, _Step(State.PENDING, row.created))
         fields |= {"reason": None, "error": None, "output": None}
-        return _row(fields, (Transition(seq=seq, state=State.PENDING, at=row.created),)), True
+        return _row(fields, (_opening(fields),)), True
 
     def _standing(self, connection: Connection, row: LedgerRow, given: str | None) -> LedgerRow:
         found = self._sql.by_reference.row(connection, caller=row.caller, caller_ref=row.caller_ref)
@@ -396,7 +410,7 @@ class _Statements:
 
     def __init__(self, database: Database) -> None:
         r, t = _REQUESTS.c, _TRANSITIONS.c
-        whole = select(*_COLUMNS).where(t.seq == r.seq)
+        whole = select(*_COLUMNS).select_from(_WITH_LAST_STEP)
         limit: Any = bindparam("limit")
         pending = r.state == text("'pending'")
 
@@ -443,6 +457,13 @@ class _Statements:
             .order_by(t.seq)
             .limit(limit)
         )
+        self.opened_after = prepared(
+            select(r.request_id, r.caller_ref, r.opened, text("'pending'"), r.created)
+            .add_columns(null(), null(), null(), null())
+            .where(r.caller == bindparam("caller"), r.opened > bindparam("after"))
+            .order_by(r.opened)
+            .limit(limit)
+        )
         self.steps = prepared(
             select(t.seq, t.state, t.at, t.reason).where(t.opened == bindparam("opened")).order_by(t.seq)
         )
@@ -458,6 +479,14 @@ class _Statements:
 
 def _deadline(now: int, deadline_s: float) -> int | None:
     return now + round(deadline_s * 1_000_000) if math.isfinite(deadline_s) else None
+
+
+def _opening(fields: Mapping[str, Any]) -> Transition:
+    return Transition(seq=fields["opened"], state=State.PENDING, at=fields["created"])
+
+
+def _seq(row: Sequence[Any]) -> int:
+    return int(row[2])
 
 
 def _encoded(value: JSONValue) -> str:
