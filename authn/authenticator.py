@@ -340,7 +340,7 @@ class LocalAuthenticator:
         refresh, lasting = issue(
             TokenKind.REFRESH, account.name, now=now, validity_s=self._refresh_s, login_id=login.login_id
         )
-        await self.register.save(
+        await self.register.keep_login(
             replace(login, refresh_hash=token_hash(refresh), refreshed=now, expires=lasting.expires or now)
         )
         principal = _principal(account, login_id=login.login_id, token_id=claims.token_id, expires=claims.expires)

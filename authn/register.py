@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 
 from authn.accounts import Account, AccountStore, DeviceRequest, Login, LongToken
-from things.errors import UnknownAccount
+from things.errors import StorageFull, UnknownAccount
 from things.identity import RESERVED_ACCOUNTS, AccountType, Principal, Role
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,17 @@ class Register:
         await self._write(lambda: self._store.save(*values))
         for value in values:
             self._take(value)
+
+    async def keep_login(self, login: Login) -> None:
+        """Store a login, or keep it in memory alone while the disk is full: people must get in to clear it. Such a
+        login, or such a refresh of one, ends with the process."""
+        try:
+            await self._write(lambda: self._store.save(login))
+        except StorageFull:
+            log.warning(
+                "no space left to store a login; it lives until the next start", extra={"account": login.account}
+            )
+        self._take(login)
 
     async def change(self, account: Account, reason: str, *, spared: frozenset[str] = frozenset()) -> None:
         """Store an account whose open sessions must be looked at again."""

@@ -1,5 +1,6 @@
 """The accounts database: migrations with a copy first, damage refused, full disks survived."""
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -8,7 +9,9 @@ import pytest
 
 import authn.migrations
 from authn.accounts import Account, AccountStore, LongToken
-from things.errors import Conflict, StorageDamaged, StorageFull
+from authn.authenticator import LocalAuthenticator
+from tests.authn.installations import GOOD, HOST, Clock, claimed, consumer, installation
+from things.errors import Conflict, StorageDamaged, StorageFull, TokenInvalid
 from things.identity import AccountType
 
 PUMP = Account(name="pump", type=AccountType.AGENT, role="agent", created=1, updated=1)
@@ -134,3 +137,30 @@ def test_a_full_database_gives_its_reserve_for_one_more_change(tmp_path: Path) -
     assert store.accounts() == []
     assert len(calls) == 2
     store.close()
+
+
+async def fill(authenticator: LocalAuthenticator) -> None:
+    for number in range(1_000):
+        await authenticator.administration.add(f"pump-{number}", AccountType.AGENT, by="root")
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_lets_people_log_in_and_be_locked_out(tmp_path: Path) -> None:
+    clock = Clock()
+    with installation(tmp_path, clock) as authenticator:
+        await claimed(authenticator)
+        await consumer(authenticator, "vera")
+        stolen = await authenticator.open_login("vera", GOOD, source=HOST)
+        with authenticator._store._engine.connect() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(StorageFull):
+            await fill(authenticator)
+
+        opened = [await authenticator.open_login("root", GOOD, source=HOST) for _ in range(40)]
+        assert [authenticator.verify(login.access_token).account for login in opened] == ["root"] * 40
+        assert len(authenticator._store.logins()) < len(authenticator.register.logins)
+        with contextlib.suppress(StorageFull):
+            await authenticator.administration.disable("vera", by="root")
+        with pytest.raises(TokenInvalid):
+            authenticator.verify(stolen.access_token)

@@ -1,6 +1,7 @@
 """Random decisions against an independent model: no difference, with and without rules and policies."""
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from things.messages import Operation
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = 12
-CASES = 1_000
+ROUNDS = 16
+CASES = 1_500
 
 NIGHT = {
     "id": "night",
@@ -82,7 +83,7 @@ def random_rule(rng: random.Random, number: int) -> dict[str, Any]:
     if rng.random() < 0.4:
         rule["name"] = rng.choice(["speed", "s*", "secret*", "*"])
     if rng.random() < 0.5:
-        rule["operations"] = rng.sample([str(operation) for operation in Operation], rng.randint(1, 4))
+        rule["operations"] = rng.sample([str(operation) for operation in Operation], rng.randint(1, 6))
     if rng.random() < 0.4:
         rule["accounts"] = rng.sample(sorted(TYPES), 2)
     if rng.random() < 0.3:
@@ -92,8 +93,26 @@ def random_rule(rng: random.Random, number: int) -> dict[str, Any]:
     return rule
 
 
-def random_case(rng: random.Random) -> Case:
-    account = rng.choice(sorted(TYPES))
+@dataclass
+class Corner:
+    """A small part of all there is: so small that equal keys meet, rules tie and remembered answers are asked for."""
+
+    accounts: list[str]
+    operations: list[Operation]
+    things: list[str]
+
+    @staticmethod
+    def of(rng: random.Random) -> "Corner":
+        operations = list(Operation)
+        return Corner(
+            accounts=rng.sample(sorted(TYPES), 4),
+            operations=[*rng.sample(operations, 3), Operation.INVOKE_ACTION, Operation.CALL_RPC, Operation.READ],
+            things=[*rng.sample(THINGS, 4), "dtw:pump:1", "dtw:pump:a:b", "dtw:rollup:table"],
+        )
+
+
+def random_case(rng: random.Random, corner: Corner) -> Case:
+    account = rng.choice(corner.accounts)
     type_ = TYPES[account]
     roles = {
         AccountType.AGENT: ["agent", "agent", "none", "viewer"],
@@ -104,9 +123,9 @@ def random_case(rng: random.Random) -> Case:
         account=account,
         type=str(type_),
         role=rng.choice(roles),
-        operation=str(rng.choice(list(Operation))),
-        thing=rng.choice(THINGS),
-        kind=rng.choice(["property", "event", "action", "td", None]),
+        operation=str(rng.choice(corner.operations)),
+        thing=rng.choice(corner.things),
+        kind=rng.choice(["property", "action", None]),
         name=rng.choice(NAMES),
         hour=rng.randint(0, 23),
     )
@@ -116,20 +135,21 @@ def random_case(rng: random.Random) -> Case:
 async def test_random_decisions_agree_with_the_model(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     real = authorizer(tmp_path)
-    rules = [random_rule(rng, number) for number in range(rng.choice([0, 3, 12]))]
+    rules = [random_rule(rng, number) for number in range((0, 4, 12, 30)[seed % 4])]
+    corner = Corner.of(rng)
     for rule in rules:
         setter = Principal(
             account=rule["by"], type=TYPES[rule["by"]], role="admin" if rule["by"] == "root" else "agent"
         )
         await real.put_rule(parsed(RuleDocument, {k: v for k, v in rule.items() if k != "by"}), setter)
-    with_policies = seed % 2 == 1
+    with_policies = seed // 4 % 2 == 1
     if with_policies:
         await real.put_policy_set(set_document(NIGHT))
         await real.put_policy_set(set_document(SECRETS))
 
     differences, permitted = [], 0
     for _ in range(CASES):
-        case = random_case(rng)
+        case = random_case(rng, corner)
         principal = Principal(account=case.account, type=AccountType(case.type), role=case.role)
         address = Address(case.thing, None if case.kind is None else Kind(case.kind), case.name)
         context = Context(now=NOON + (case.hour - 12) * HOUR)
@@ -140,4 +160,4 @@ async def test_random_decisions_agree_with_the_model(tmp_path: Path, seed: int) 
         permitted += decision.allowed
 
     assert differences == []
-    assert 50 < permitted < CASES - 50
+    assert 0 < permitted < CASES
