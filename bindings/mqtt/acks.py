@@ -54,6 +54,9 @@ class Acknowledgements:
         """Take the answer to the next publish in order; one that is ready at the head is acknowledged at once."""
         if isinstance(answer, asyncio.Future):
             future = answer
+            if not self._queue and future.done():
+                self._settle(future, qos, packet_id)
+                return
         else:
             future = self._start(answer if isinstance(answer, CoroutineType) else _run(answer))
         self._queue.append((future, qos, packet_id))
@@ -72,21 +75,24 @@ class Acknowledgements:
     def _advance(self, _done: "asyncio.Future[Outcome]") -> None:
         queue = self._queue
         while queue and queue[0][0].done():
-            future, qos, packet_id = queue.popleft()
-            if self.broken:
-                _error(future)
-            elif (error := _error(future)) is None:
-                if qos:
-                    self._acknowledge(qos, packet_id, future.result())
-            elif qos:
-                self.broken = True
-                self._failed(error)
-            else:
-                log.warning("a QoS 0 publish was lost", extra={"error": repr(error)})
+            self._settle(*queue.popleft())
         if not queue and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
         if self._advanced is not None:
             self._advanced()
+
+    def _settle(self, future: "asyncio.Future[Outcome]", qos: int, packet_id: int) -> None:
+        error = _error(future)
+        if self.broken:
+            return
+        if error is None:
+            if qos:
+                self._acknowledge(qos, packet_id, future.result())
+        elif qos:
+            self.broken = True
+            self._failed(error)
+        else:
+            log.warning("a QoS 0 publish was lost", extra={"error": repr(error)})
 
 
 def _error(future: "asyncio.Future[Outcome]") -> BaseException | None:

@@ -354,6 +354,8 @@ class Connection(asyncio.Protocol):
                 del session.filters[topic_filter]
             elif options.retain_handling == 0:
                 self._deliveries.add_latest(grant.latest)
+            if self._closed:
+                return
         engine.gate.opened(self, resumed=resumed)
         engine.watch(self)
         if not self._closed:
@@ -591,7 +593,9 @@ class Connection(asyncio.Protocol):
         if self._opened:
             if self.protocol_level == 5 and reason not in (Closed.DISCONNECT, Closed.LOST):
                 properties: Properties = {Property.REASON_STRING: detail} if detail and self._problem else {}
-                self._write(encode_disconnect(code, properties))
+                packet = encode_disconnect(code, properties)
+                short = self._max_packet and len(packet) > self._max_packet
+                self._write(encode_disconnect(code) if short else packet)
             self._shut()
             will, self._will = self._will, None
             self._engine.ended(self, reason, will, self._will_delay_s)

@@ -402,6 +402,7 @@ class NativeEngine:
                 elif session.is_stored:
                     session.is_stored = False
                     store.forget(session.key)
+        store.save()
 
 
 async def _answer(answer: Awaitable[Outcome]) -> Outcome:

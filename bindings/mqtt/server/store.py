@@ -9,6 +9,7 @@ lost; the history has them.
 import asyncio
 import base64
 import logging
+import os
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -128,6 +129,11 @@ class SessionStore:
         self._write_soon()
         await asyncio.shield(committed)
 
+    def save(self) -> None:
+        """Write what waits, if anything does."""
+        if self._forgotten or self._changes:
+            self._write_soon()
+
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write_behind())
@@ -142,8 +148,13 @@ class SessionStore:
                 await loop.run_in_executor(self._thread, self._write, *work)
             except sqlite3.Error as error:
                 log.exception("sessions could not be saved")
+                # Publishes whose id is not on disk go unacknowledged; the rest is written with the next save.
+                self._forgotten |= work[0]
+                self._changes = work[1] | self._changes
                 if committed is not None:
                     committed.set_exception(error)
+                if not self._marks:
+                    return
             else:
                 if committed is not None:
                     committed.set_result(None)
@@ -152,6 +163,8 @@ class SessionStore:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Payloads wait in it: nobody else may read it, nor the files SQLite puts beside it with the same rights.
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -163,7 +176,6 @@ class SessionStore:
                 raise StorageDamaged(f"{self._path} has schema {version}, this runtime knows {SCHEMA_VERSION}")
         except sqlite3.DatabaseError as error:
             raise StorageDamaged(f"{self._path} is no file of sessions: {error}") from error
-        self._path.chmod(0o600)
 
     def _read(self) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]]]:
         now = int(time.time() * 1e6)

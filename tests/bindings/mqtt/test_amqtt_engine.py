@@ -12,6 +12,7 @@ from bindings.mqtt.seam import Limits, Listener
 from tests.bindings.mqtt import wire
 from tests.bindings.mqtt.contract_engine import Recording, serving
 from tests.bindings.mqtt.wire import connected, publish, subscribe
+from things.errors import ConfigInvalid
 
 pytestmark = pytest.mark.anyio
 
@@ -60,3 +61,8 @@ async def test_qos_2_is_taken_from_clients_and_granted_to_none() -> None:
 def test_the_release_is_the_one_whose_private_name_is_overridden() -> None:
     assert amqtt.__version__ == "0.12.1"
     assert callable(Broker._initialize_client_session)
+
+
+def test_a_proxy_header_it_would_not_read_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigInvalid, match="PROXY"):
+        AmqttEngine([Listener(host="127.0.0.1", port=0, proxy_protocol=True)], Limits())

@@ -26,6 +26,13 @@ from tests.bindings.mqtt.server_peer import (
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ in what they allow when."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 BEFORE_CONNECT = {
     "a publish": (publish("t"), b""),
     "a subscribe": (subscribe("t"), b""),

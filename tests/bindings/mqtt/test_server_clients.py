@@ -21,6 +21,13 @@ from tests.bindings.mqtt.server_peer import RecordingGate, serving
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ in what they allow when."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 WAIT_S = 10.0
 VERSIONS = [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5]
 

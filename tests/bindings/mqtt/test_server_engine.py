@@ -19,6 +19,12 @@ from tests.bindings.mqtt.server_peer import (
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ in what they allow when."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 @pytest.mark.parametrize("level", [4, 5])
 async def test_a_publish_reaches_the_gate_and_is_acknowledged(level: int) -> None:
     async with serving() as served, served.client() as client:

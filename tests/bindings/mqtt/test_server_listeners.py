@@ -27,6 +27,13 @@ from things.errors import AddressInUse
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ in what they allow when."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 LOOPBACK = "127.0.0.1"
 
 

@@ -1,6 +1,7 @@
 """Sessions of the native engine: whose they are, take-over, what is kept, and what a restart keeps."""
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,18 @@ import pytest
 
 from bindings.mqtt.seam import ACCEPTED, Flow, Limits, Outcome, Publish
 from bindings.mqtt.server import SessionStore
+from bindings.mqtt.server.sessions import Session
 from tests.bindings.mqtt.server_peer import RecordingGate, ack, connect, props, publish, serving, subscribe
+from things.errors import StorageDamaged
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ in what they allow when."""
+    return "asyncio", {"use_uvloop": request.param}
+
 
 WEEK = b"\x11\x00\x09\x3a\x80"
 """Session expiry of a week, as a property."""
@@ -356,3 +366,65 @@ async def test_a_qos_2_publish_whose_commit_failed_is_routed_when_it_is_sent_aga
             waiting[1].set_result(ACCEPTED)
 
             await client.expect(0x50, b"\0\5")
+
+
+async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with serving(store=SessionStore(path)) as served, served.client() as client:
+        await client.connect(clean=False)
+        client.send(subscribe("t", qos=1))
+        await client.expect(0x90)
+        served.gate.links[0].push(Publish(topic="t", payload=b"kept", qos=1))
+        await client.publish_of()
+
+        with anyio.fail_after(5):
+            loaded: list[Session] = []
+            while not loaded or not loaded[0].in_flight:  # as a runtime would find it after a crash
+                await asyncio.sleep(0.05)
+                async with SessionStore(path) as other:
+                    loaded = await other.load()
+
+        assert list(loaded[0].filters) == ["t"]
+        assert [entry.message and entry.message.payload for entry in loaded[0].in_flight.values()] == [b"kept"]
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 100, None], ids=["garbage", "a later schema"])
+async def test_a_file_of_sessions_that_cannot_be_trusted_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "sessions.db"
+    if content is None:
+        with sqlite3.connect(path) as db:
+            db.execute("PRAGMA user_version = 99")
+    else:
+        path.write_bytes(content)
+
+    with pytest.RaisesGroup(StorageDamaged, allow_unwrapped=True, flatten_subgroups=True):
+        async with serving(store=SessionStore(path)):
+            pass
+
+
+async def test_a_file_of_sessions_is_for_its_owner_alone(tmp_path: Path) -> None:
+    async with serving(store=SessionStore(tmp_path / "sessions.db")) as served, served.client() as client:
+        await client.connect(clean=False)
+
+        assert {os.stat(each).st_mode & 0o777 for each in os.scandir(tmp_path)} == {0o600}
+
+
+async def test_a_qos_2_publish_is_not_acknowledged_while_its_id_cannot_be_saved(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with serving(store=SessionStore(path)) as served:
+        with sqlite3.connect(path, isolation_level=None) as db:
+            db.execute("DROP TABLE received")
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(publish("t", b"", 2, 5))
+            assert await client.closed() == b""
+        with sqlite3.connect(path, isolation_level=None) as db:
+            db.execute(
+                "CREATE TABLE received (account, client_id, packet_id, PRIMARY KEY (account, client_id, packet_id))"
+            )
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(publish("t", b"", 2, 5, flags=8))
+
+            await client.expect(0x50, b"\0\5")
+            assert len(served.gate.messages) == 2

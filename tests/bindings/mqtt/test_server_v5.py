@@ -18,6 +18,12 @@ from tests.bindings.mqtt.server_peer import (
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Both loops: their transports differ in what they allow when."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def test_connack_says_what_the_server_keeps_to() -> None:
     limits = Limits(max_unacknowledged=20, max_packet_bytes=4_096, default_keep_alive_s=30)
     async with serving(limits) as served, served.client() as client:
