@@ -1,5 +1,6 @@
 """Agents against the real MQTT engines: what they announce, keep, repeat and answer."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import anyio
@@ -236,7 +237,7 @@ async def test_cancelled_request_stops_its_handler(url: str, gateway: Gateway) -
 async def test_what_was_not_acknowledged_comes_again_in_order_with_the_same_ids(url: str, gateway: Gateway) -> None:
     async with an_agent(url) as agent:
         await gateway.takes_requests()
-        gateway.hold = anyio.Event()  # type: ignore[assignment]
+        gateway.hold = asyncio.Event()
         for number in range(5):
             await agent.publish("pump-1", "flow", number)
         await gateway.until(lambda: len(gateway.readings()) >= 1)
@@ -300,7 +301,7 @@ async def test_temporary_refusal_of_an_item_is_tried_again_and_a_lasting_one_tol
 async def test_refusal_that_comes_before_the_acknowledgement_is_tried_again_too(url: str, gateway: Gateway) -> None:
     async with an_agent(url) as agent:
         await gateway.takes_requests()
-        gateway.hold = anyio.Event()  # type: ignore[assignment]
+        gateway.hold = asyncio.Event()
         await agent.publish("pump-1", "flow", 1)
         await gateway.until(lambda: len(gateway.readings()) == 1)
         rejected: JsonValue = [{"index": 0, "messageID": gateway.readings()[0]["messageID"], "code": "rate-limited"}]
