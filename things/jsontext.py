@@ -4,6 +4,8 @@ The decoder is the edge where wire bytes become values; nothing behind it checks
 """
 
 import json
+import re
+from math import isfinite
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -14,6 +16,11 @@ from things.messages import JSONValue
 MAX_MESSAGE_BYTES = 262_144
 MAX_DEPTH = 32
 
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.S)
+_LARGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{300}")
+"""Only text like this can hold a number that becomes infinite."""
+_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+
 
 def decode(text: bytes | str, *, max_bytes: int = MAX_MESSAGE_BYTES, max_depth: int = MAX_DEPTH) -> JSONValue:
     """The value in `text`; raises TooLarge, TooDeep or Malformed. Repeated keys: the last one counts."""
@@ -22,9 +29,12 @@ def decode(text: bytes | str, *, max_bytes: int = MAX_MESSAGE_BYTES, max_depth: 
         raise TooLarge(max_bytes)
     _check_depth(raw, max_depth)
     try:
-        return from_json(raw, allow_inf_nan=False)  # type: ignore[no-any-return]
+        value: JSONValue = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise Malformed(f"not valid JSON: {error}") from error
+    if _LARGE.search(raw) and not _is_finite(value):
+        raise Malformed("a number is larger than a double can hold")
+    return value
 
 
 def decode_unique(text: bytes | str, *, max_bytes: int = MAX_MESSAGE_BYTES, max_depth: int = MAX_DEPTH) -> JSONValue:
@@ -50,23 +60,21 @@ def _check_depth(raw: bytes, max_depth: int) -> None:
     if raw.count(b"[") + raw.count(b"{") <= max_depth:
         return
     depth = 0
-    in_string = escaped = False
-    for byte in raw:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in (0x5B, 0x7B):
+    for byte in _STRINGS.sub(b"", raw).translate(None, _OTHERS):
+        if byte in b"[{":
             depth += 1
             if depth > max_depth:
                 raise TooDeep(max_depth)
-        elif byte in (0x5D, 0x7D):
+        else:
             depth -= 1
+
+
+def _is_finite(value: JSONValue) -> bool:
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(_is_finite(member) for member in value.values())
+    return all(_is_finite(member) for member in value) if isinstance(value, list) else True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

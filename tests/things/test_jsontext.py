@@ -1,0 +1,80 @@
+"""JSON in and out at the edge: strict, bounded."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from things.errors import Malformed, TooDeep, TooLarge
+from things.jsontext import decode, decode_unique, encode
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=40,
+)
+
+
+@given(values)
+def test_values_survive_a_round_trip(value: object) -> None:
+    assert decode(encode(value), max_depth=100) == value
+    assert decode_unique(encode(value), max_depth=100) == value
+
+
+def _depth(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max((_depth(member) for member in value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max((_depth(member) for member in value), default=0)
+    return 0
+
+
+@given(values, st.integers(0, 6))
+def test_depth_is_counted_outside_of_strings_only(value: object, limit: int) -> None:
+    text = json.dumps(value).encode()
+    if _depth(value) <= limit:
+        assert decode(text, max_depth=limit) == value
+    elif text.count(b"[") + text.count(b"{") > limit:
+        with pytest.raises(TooDeep):
+            decode(text, max_depth=limit)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"NaN", b"[Infinity]", b"{'a':1}", b"\xff", b'"\xed\xa0\x80"', b"1 2", b"[1,]"]
+)
+def test_what_is_no_json_is_malformed(text: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode(text)
+    with pytest.raises(Malformed):
+        decode_unique(text)
+
+
+def test_a_key_that_stands_twice_is_malformed_only_where_people_write() -> None:
+    assert decode(b'{"a":1,"a":2}') == {"a": 2}
+    with pytest.raises(Malformed, match="'a' stands twice"):
+        decode_unique(b'{"a":1,"a":2}')
+
+
+def test_one_byte_over_the_limit_is_too_large() -> None:
+    assert decode(b'"abc"', max_bytes=5) == "abc"
+    with pytest.raises(TooLarge):
+        decode(b'"abcd"', max_bytes=5)
+
+
+@pytest.mark.parametrize("text", [b"1e999", b"[-1E+4000]", b"9" * 400 + b".0"])
+def test_a_number_no_double_holds_is_malformed(text: bytes) -> None:
+    with pytest.raises(Malformed, match="larger than a double"):
+        decode(text)
+
+
+def test_a_long_whole_number_is_kept_digit_by_digit() -> None:
+    assert decode(b"9" * 400) == int("9" * 400)
+
+
+def test_numbers_json_lacks_are_written_as_null() -> None:
+    assert encode([float("nan"), float("inf")]) == b"[null,null]"
