@@ -112,6 +112,10 @@ class Audit:
         """Check the chain of all files as they are on disk."""
         return verify(self._folder)
 
+    def read(self, *, after: int | None, limit: int) -> list[dict[str, object]]:
+        """Acts that are on disk."""
+        return read(self._folder, after=after, limit=limit)
+
     def _wait(self, timeout_s: float) -> None:
         with self._wake:
             wanted = self._taken
@@ -240,6 +244,23 @@ def verify(folder: Path) -> Verdict:
             return Verdict(intact=False, acts=acts, file=path.name, line=content.count(b"\n") + 1,
                            reason="ends in half a line", last_hash=last or _GENESIS)  # fmt: skip
     return Verdict(intact=True, acts=acts, last_hash=last or _GENESIS)
+
+
+def read(folder: Path, *, after: int | None = None, limit: int = 100) -> list[dict[str, object]]:
+    """Acts as they stand in the files, in order: those after a `seq`, or else the latest."""
+    found: deque[dict[str, object]] = deque(maxlen=limit if after is None else None)
+    for path in _files(folder):
+        for line in path.read_bytes().splitlines():
+            try:
+                act = json.loads(line)
+                wanted = after is None or act["seq"] > after
+            except (ValueError, KeyError, TypeError):
+                continue  # `verify` is who tells of it
+            if wanted:
+                found.append(act)
+                if after is not None and len(found) >= limit:
+                    return list(found)
+    return list(found)
 
 
 def _files(folder: Path) -> list[Path]:

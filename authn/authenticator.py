@@ -273,6 +273,11 @@ class LocalAuthenticator:
         await self.audit.flush()
         return await to_thread.run_sync(self.audit.verify)
 
+    async def audited(self, *, after: int | None = None, limit: int = 100) -> list[dict[str, object]]:
+        """Acts of the audit log, with everything recorded so far: those after a `seq`, or else the latest."""
+        await self.audit.flush()
+        return await to_thread.run_sync(lambda: self.audit.read(after=after, limit=limit))
+
     async def rotate_keys(self, *, by: str, long_lived: bool = False) -> None:
         """Sign with a fresh key. All logins end; long-lived tokens go on (each is known by its hash) unless
         `long_lived` says they must not."""

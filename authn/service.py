@@ -5,7 +5,7 @@ are made, and never in a log.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -95,6 +95,11 @@ class _Device(_Client):
 
 class _Certificate(_Client):
     public_key: _Text | None = None
+
+
+class _Acts(Input):
+    after: Annotated[int, Field(ge=0)] | None = None
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 100
 
 
 class _Keys(Input):
@@ -193,6 +198,7 @@ class AuthnAdmin(_Service):
                     name="issueCertificate", title="Make a client certificate", input=_Certificate, run=self._certify
                 ),
                 Method(name="rotateKeys", title="Sign with a fresh key", input=_Keys, run=self._rotate),
+                Method(name="readAudit", title="Read the audit log", input=_Acts, run=self._acts, safe=True),
                 Method(name="verifyAudit", title="Check the audit log", input=Nothing, run=self._verify, safe=True),
             ],
             {
@@ -345,6 +351,10 @@ class AuthnAdmin(_Service):
     async def _rotate(self, given: _Keys, principal: Principal) -> JSONValue:
         await self._authenticator.rotate_keys(by=principal.account, long_lived=given.long_lived)
         return None
+
+    async def _acts(self, given: _Acts, _principal: Principal) -> JSONValue:
+        acts = await self._authenticator.audited(after=given.after, limit=given.limit)
+        return {"items": cast("list[JSONValue]", acts)}
 
     async def _verify(self, _given: Nothing, _principal: Principal) -> JSONValue:
         verdict = await self._authenticator.verified_audit()

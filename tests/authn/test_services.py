@@ -176,6 +176,18 @@ async def test_the_audit_log_is_verified_by_rpc(admin: AuthnAdmin) -> None:
     assert (verdict["intact"], verdict["acts"]) == (True, 1)
 
 
+async def test_the_audit_log_is_read_by_rpc(admin: AuthnAdmin) -> None:
+    for number in range(5):
+        await call(admin, "addClient", clientID=f"pump-{number}", type="agent")
+
+    latest = (await call(admin, "readAudit", limit=2))["items"]
+    after = (await call(admin, "readAudit", after=1, limit=2))["items"]
+
+    assert [act["target"] for act in latest] == ["pump-3", "pump-4"]
+    assert [act["seq"] for act in after] == [2, 3]
+    assert (await call(admin, "readAudit", after=5))["items"] == []
+
+
 @pytest.mark.parametrize(
     ("method", "given"),
     [
