@@ -166,11 +166,11 @@ class GroupThread(Generic[J, R]):
             if isinstance(refusal, StorageFull):
                 self._run_full()
             else:
-                if self._gives_up:
+                if self._gives_up and not isinstance(refusal, Unavailable):
                     self._failure = refusal
                 log.critical(
                     "a store failed; what waited is not acknowledged",
-                    extra={"store": self._name, "reason": refusal.detail, "givesUp": self._gives_up},
+                    extra={"store": self._name, "reason": refusal.detail, "givesUp": self._failure is not None},
                     exc_info=error,
                 )
             return [refusal] * len(group)
@@ -216,7 +216,7 @@ class GroupThread(Generic[J, R]):
 
 
 def storage_error(error: BaseException, name: str) -> SkepError:
-    """What a database's exception means for those who wait: full, damaged or failed."""
+    """What a database's exception means for those who wait: full, held, damaged or failed."""
     if isinstance(error, SkepError):
         return error
     original = error.orig if isinstance(error, DBAPIError) else error
@@ -226,6 +226,8 @@ def storage_error(error: BaseException, name: str) -> SkepError:
         code = getattr(original, "sqlite_errorname", "") or ""
         if code in _FULL:
             return StorageFull()
+        if code.startswith("SQLITE_BUSY"):
+            return Unavailable(f"{name} is held by another program")
         if code.startswith(_DAMAGED):
             return StorageDamaged(f"{name} is damaged: {original}")
     if getattr(original, "sqlstate", None) == _PG_FULL:

@@ -112,6 +112,38 @@ async def test_nothing_is_acknowledged_after_a_failed_commit(caplog: pytest.LogC
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
 
 
+async def test_a_file_held_by_another_program_is_tried_again() -> None:
+    held = True
+
+    def write(jobs: Sequence[int]) -> Sequence[int]:
+        if held:
+            raise error_named("SQLITE_BUSY")
+        return jobs
+
+    with anyio.fail_after(20):
+        thread: GroupThread[int, int] = GroupThread("test", write)
+        with pytest.raises(Unavailable):
+            await thread.submit(1)
+        held = False
+        assert await thread.submit(2) == 2
+        await thread.close()
+
+
+async def test_a_bug_in_a_write_fails_its_group_and_not_the_store() -> None:
+    def write(jobs: Sequence[int]) -> Sequence[int]:
+        if 1 in jobs:
+            raise KeyError("a bug")
+        return jobs
+
+    with anyio.fail_after(20):
+        thread: GroupThread[int, int] = GroupThread("test", write)
+        with pytest.raises(KeyError):
+            await thread.submit(1)
+        assert await thread.submit(2) == 2
+        assert thread.failure is None
+        await thread.close()
+
+
 async def test_a_full_disk_refuses_writes_but_not_what_makes_room_and_resumes_by_itself(tmp_path: Path) -> None:
     room = False
 
