@@ -29,6 +29,7 @@ from bindings.mqtt.front import Client, Front
 from bindings.mqtt.seam import Closed, Gate, Grant, Limits, Listener, Listening, Outcome, Publish, SubscribeOptions
 from bindings.mqtt.streams import CoalescingWriter
 from bindings.mqtt.tasks import Tasks
+from things.errors import ConfigInvalid
 
 MAX_QOS = 1
 """amqtt's outgoing QoS 2 loses messages whose client is slow, so none is granted."""
@@ -182,6 +183,10 @@ class AmqttEngine:
     name = "amqtt"
 
     def __init__(self, listeners: Sequence[Listener], limits: Limits) -> None:
+        if any(listener.proxy_protocol for listener in listeners):
+            raise ConfigInvalid(
+                "the amqtt engine reads no PROXY header; use engine native or switch proxy_protocol off"
+            )
         self._listeners = listeners
         self._limits = limits
 

@@ -277,17 +277,21 @@ class MqttBinding:
         topic = parse_topic(publish.topic, session.principal.account)
         match topic:
             case PublishEvent():
-                await self._publish(session, publish, Operation.PUBLISH_EVENT, topic)
+                with session.storing():
+                    await self._publish(session, publish, Operation.PUBLISH_EVENT, topic)
             case PublishProperty():
-                await self._publish(session, publish, Operation.PUBLISH_PROPERTY, topic)
+                with session.storing():
+                    await self._publish(session, publish, Operation.PUBLISH_PROPERTY, topic)
             case PublishProperties():
-                await self._publish_many(session, publish, topic)
+                with session.storing():
+                    await self._publish_many(session, publish, topic)
             case PublishTD():
                 await self._publish_td(session, publish, topic)
             case PublishBatch():
                 await self._publish_batch(session, publish)
             case ReportStatus():
                 data = _json(publish.payload)
+                await session.stored()
                 await self._handle(session, publish, Operation.REPORT_STATUS, "", topic.request_id, data)
             case MakeRequest():
                 await self._request(session, publish, topic)

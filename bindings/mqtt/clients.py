@@ -5,8 +5,10 @@ policy of its kind. What the register does not know is kept here: which filter a
 go, and which status the client has confirmed last.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bindings.mqtt.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
@@ -109,6 +111,8 @@ class ClientSession:
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._told: OrderedDict[str, int] = OrderedDict()
         self._held: dict[str, tuple[Request, Callable[[], None]]] = {}
+        self._storing: set[asyncio.Future[None]] = set()
+        self._reporting = asyncio.Lock()
         self._owed = 0
         """Requests and statuses on the link that the client has not confirmed."""
         self._refused_at: int | None = None
@@ -234,6 +238,27 @@ class ClientSession:
 
     def close(self, reason: str) -> None:
         self.link.close(Closed.SHUTDOWN if reason == Closed.SHUTDOWN else Closed.REFUSED)
+
+    # ------------------------------------------------------------ order
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """While the block runs, something this client published is being stored."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._storing.add(stored)
+        try:
+            yield
+        finally:
+            self._storing.discard(stored)
+            stored.set_result(None)
+
+    async def stored(self) -> None:
+        """Return when what was published before is stored and told, in the order of the calls: values and statuses are
+        kept in different stores, and an agent that says a value, then `completed`, is to be heard in that order."""
+        if self._storing or self._reporting.locked():
+            async with self._reporting:
+                if self._storing:
+                    await asyncio.wait(tuple(self._storing))
 
     # ------------------------------------------------------------ what the binding sends
 

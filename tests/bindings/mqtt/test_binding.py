@@ -319,6 +319,29 @@ async def test_the_same_reference_again_is_the_same_request(lamp: House) -> None
     assert conflict["type"] == "urn:skep:error:conflict"
 
 
+async def test_a_value_said_before_completed_is_heard_before_it(lamp: House) -> None:
+    async with lamp.client("lights") as agent, lamp.client("operator1") as caller:
+        await agent.subscribe("inbox/lights/#")
+        await caller.subscribe("inbox/operator1/#")
+        await caller.subscribe("things/lights/lamp/property/+")
+        for number in range(20):
+            await caller.publish(f"req/operator1/action/lights/lamp/blink/r{number}", raw=b"")
+            request_id = (await agent.receive()).topic.split("/")[-1]
+            agent.send("agents/lights/property/lamp/level", number)
+            agent.send(f"agents/lights/status/{request_id}", {"state": "running"})
+            agent.send(f"agents/lights/status/{request_id}", {"state": "completed"})
+            heard = []
+            while "completed" not in heard:
+                message = await caller.receive()
+                heard.append(message.value["state"] if "/status/" in message.topic else message.value)
+
+            assert [word for word in heard if word in (number, "running", "completed")] == [
+                number,
+                "running",
+                "completed",
+            ]
+
+
 async def test_a_property_write_reaches_the_agent_and_the_value_changes_only_when_it_says_so(lamp: House) -> None:
     async with lamp.client("lights") as agent, lamp.client("manager1") as caller:
         await agent.subscribe("inbox/lights/property/#")
