@@ -1,0 +1,36 @@
+"""The stores have the shape the runtime asks for; a type checker reads the first function, the test the second half."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.ports import Directory, History, Ledger, Service, ValueStore
+from tests.twin.conftest import Clock
+from twin.service import DirectoryService, HistoryService, ValuesService
+from twin.store import Twin, open_twin
+
+pytestmark = pytest.mark.anyio
+
+
+def as_ports(twin: Twin) -> tuple[Directory, ValueStore, History, Ledger]:
+    return twin.directory, twin.values, twin.history, twin.ledger
+
+
+def as_services(twin: Twin) -> tuple[Service, ...]:
+    return (
+        DirectoryService(twin.directory, lambda *_: True, lambda *_: None),
+        ValuesService(twin.directory, twin.values, lambda *_: True),
+        HistoryService(twin.directory, twin.history, lambda *_: True),
+    )
+
+
+async def test_stores_and_services_have_the_shape_of_their_ports(tmp_path: Path, clock: Clock) -> None:
+    async with open_twin(tmp_path, clock=clock, reserve_bytes=4096) as twin:
+        for port, store in zip((Directory, ValueStore, History, Ledger), as_ports(twin), strict=True):
+            wanted = {name for name in vars(port) if not name.startswith("_")}
+            assert wanted <= set(dir(store)), port
+        assert [service.thing_id for service in as_services(twin)] == [
+            "dtw:directory:things",
+            "dtw:values:latest",
+            "dtw:history:readings",
+        ]
