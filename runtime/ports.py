@@ -178,10 +178,6 @@ class Sessions(Protocol):
         """The session has room again after it refused a request or report."""
         ...
 
-    def polled(self, principal: Principal, source: str | None) -> None:
-        """An agent without a standing session asked for requests: it counts as connected for the poll interval."""
-        ...
-
 
 class Sink(Protocol):
     """All that a protocol binding is given: one way in, one way to wait, and the register of sessions."""

@@ -226,14 +226,15 @@ async def _poll(exchange: Exchange, after: int | None, wait_s: float) -> ASGIApp
     if exchange.is_head:
         return _PollReply.empty(context.config.poll_interval_s)
     channel = context.pollers.attach(exchange.principal, exchange.source)
+    turn = channel.turn
     try:
         with context.streams.counted(channel.principal.account):
             given = await channel.collect(after, wait_s)
     except BaseException:
-        context.pollers.detach(channel)
+        context.pollers.detach(channel, turn)
         raise
     if channel.closed_because is not None:
-        context.pollers.detach(channel)
+        context.pollers.detach(channel, turn)
         raise TokenExpired(f"the agent's session ended: {channel.closed_because}")
     return _PollReply(exchange, channel, given, after)
 
@@ -246,6 +247,7 @@ class _PollReply:
         self._channel = channel
         self._given = given
         self._after = after
+        self._turn = channel.turn
 
     @staticmethod
     def empty(interval_s: float) -> Response:
@@ -262,7 +264,7 @@ class _PollReply:
             await reply(scope, receive, send)
             self._channel.written(self._given)
         finally:
-            context.pollers.detach(self._channel)
+            context.pollers.detach(self._channel, self._turn)
 
 
 async def _report(exchange: Exchange) -> ASGIApp:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from bindings.http.channels import Channel
 from runtime.ports import Request, Sessions
-from things.errors import Conflict
 from things.identity import Principal
 from things.messages import Operation
 
@@ -31,7 +30,8 @@ class PollChannel(Channel):
         self, sessions: Sessions, principal: Principal, *, session_id: str, source: str | None, limit: int
     ) -> None:
         super().__init__(sessions, principal, session_id=session_id, source=source)
-        self.polling = False
+        self.turn = 0
+        """The poll that is under way: a later one takes over, since a client that polls again has left the former."""
         self.expiry: asyncio.TimerHandle | None = None
         self._limit = limit
         self._held: dict[tuple[str, Operation], Held] = {}
@@ -55,12 +55,13 @@ class PollChannel(Channel):
 
     async def collect(self, after: int | None, wait_s: float) -> Sequence[Held]:
         """What the agent is to be given now: what it never got, and with `after` also what it got with a higher seq
-        and has not answered. Waits for the first."""
+        and has not answered. Waits for the first; nothing for a poll that a later one took over."""
+        turn = self.turn
         if after is not None:
             self._forget_until(after)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
-        while self.closed_because is None:
+        while self.closed_because is None and self.turn == turn:
             found = [held for held in self._held.values() if held.delivered is not None or after is not None]
             if found or loop.time() >= until:
                 return found
@@ -112,12 +113,10 @@ class Pollers:
         self._channels: dict[str, PollChannel] = {}
 
     def attach(self, principal: Principal, source: str | None) -> PollChannel:
-        """The account's session, opened if there is none; it does not expire while a poll is under way. Raises
-        Conflict for a second poll at the same time, which would share requests at random."""
+        """The account's session, opened if there is none; it does not expire while a poll is under way. A former poll
+        that is still waiting ends empty."""
         channel = self._channels.get(principal.account)
         if channel is not None and channel.closed_because is None:
-            if channel.polling:
-                raise Conflict("another poll of this account is under way")
             if channel.principal != principal:
                 self._sessions.renewed(channel, principal)
                 channel.principal = principal
@@ -131,12 +130,14 @@ class Pollers:
         if channel.expiry is not None:
             channel.expiry.cancel()
             channel.expiry = None
-        channel.polling = True
+        channel.turn += 1
+        channel.wake.set()
         return channel
 
-    def detach(self, channel: PollChannel) -> None:
+    def detach(self, channel: PollChannel, turn: int) -> None:
         """The poll is answered: from now on the agent has the interval to come back."""
-        channel.polling = False
+        if channel.turn != turn:
+            return
         if channel.closed_because is not None:
             self._forget(channel)
             return
