@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,8 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, TimestampType
 
 from things.errors import Invalid
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from things.times import rfc3339
 
 
 def parser(name: str, about: str) -> argparse.ArgumentParser:
@@ -30,6 +29,7 @@ def parser(name: str, about: str) -> argparse.ArgumentParser:
     made.add_argument("--gateway", action="append", default=[], dest="gateways", help="only this gateway")
     made.add_argument("--days", nargs=2, metavar=("FIRST", "LAST"), help="UTC days, both included: YYYY-MM-DD")
     made.add_argument("--json", action="store_true", help="print a JSON array of rows")
+    made.add_argument("--out", metavar="URL", help="also write the table as Parquet, replacing the days it covers")
     return made
 
 
@@ -71,12 +71,6 @@ def rows_of(frame: DataFrame) -> Iterator[dict[str, Any]]:
             name: rfc3339(value) if name in times and value is not None else value
             for name, value in row.asDict().items()
         }
-
-
-def rfc3339(micros: int) -> str:
-    """A time (µs) as text in UTC, with as many decimals as it needs."""
-    text = (_EPOCH + timedelta(microseconds=micros)).isoformat().removesuffix("+00:00")
-    return f"{text.rstrip('0') if '.' in text else text}Z"
 
 
 def show(frame: DataFrame, *, as_json: bool, title: str, out: IO[str] | None = None) -> int:

@@ -1,19 +1,40 @@
-"""How a job is run from a command line: refusals become one sentence and an exit code, never a traceback."""
+"""How a job runs from a command line: parse, read, transform, write; refusals become one sentence and an exit code."""
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
+from spark.jobs.options import lake_of, show
+from spark.session import opened
 from things.errors import Invalid, SkepError
 
 FAILED, REFUSED = 1, 2
 
+Build = Callable[[SparkSession, str, argparse.Namespace], DataFrame]
+"""Makes the job's table of a session, a lake and the options."""
 
-def run_job(work: Callable[[], object]) -> int:
-    """0 when `work` ended well; otherwise says why on stderr."""
+
+def run_job(
+    options_parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    build: Build,
+    *,
+    title: str,
+    time_column: str,
+) -> int:
+    """0 when the table was shown, and written where that was asked for; otherwise says why on stderr."""
+    options = options_parser.parse_args(arguments)
     try:
-        work()
+        lake = lake_of(options)
+        session = opened(options_parser.prog, master=options.master, remote=options.remote)
+        frame = build(session, lake, options)
+        if options.out:
+            write(frame, options.out, time_column)
+        show(frame, as_json=options.json, title=title.format(**vars(options)))
     except SkepError as error:
         print(f"error: {error.detail} ({error.code})", file=sys.stderr)
         return REFUSED if isinstance(error, Invalid) else FAILED
@@ -21,3 +42,17 @@ def run_job(work: Callable[[], object]) -> int:
         print(f"error: Spark refused: {str(error).splitlines()[0]}", file=sys.stderr)
         return FAILED
     return 0
+
+
+def write(frame: DataFrame, out: str, time_column: str) -> None:
+    """The table as Parquet by gateway and day, one file each. A day that is written again is replaced; others stay."""
+    days = frame.withColumn("day", F.to_date(time_column))
+    order = [name for name in ("thing_id", "agent_id", "name", time_column) if name in frame.columns]
+    (
+        days.repartition("gateway", "day")
+        .sortWithinPartitions("gateway", "day", *order)
+        .write.partitionBy("gateway", "day")
+        .option("partitionOverwriteMode", "dynamic")
+        .mode("overwrite")
+        .parquet(out)
+    )
