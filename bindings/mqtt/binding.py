@@ -276,22 +276,24 @@ class MqttBinding:
     async def _route(self, session: ClientSession, publish: Publish) -> None:
         topic = parse_topic(publish.topic, session.principal.account)
         match topic:
-            case PublishEvent():
-                with session.storing():
-                    await self._publish(session, publish, Operation.PUBLISH_EVENT, topic)
-            case PublishProperty():
-                with session.storing():
-                    await self._publish(session, publish, Operation.PUBLISH_PROPERTY, topic)
+            case PublishEvent() | PublishProperty():
+                with session.order.storing():
+                    await session.order.described(topic.thing)
+                    await self._publish(session, publish, topic)
             case PublishProperties():
-                with session.storing():
+                with session.order.storing():
+                    await session.order.described(topic.thing)
                     await self._publish_many(session, publish, topic)
             case PublishTD():
-                await self._publish_td(session, publish, topic)
+                async with session.order.describing(topic.thing):
+                    await self._publish_td(session, publish, topic)
             case PublishBatch():
-                await self._publish_batch(session, publish)
+                with session.order.storing():
+                    await session.order.described()
+                    await self._publish_batch(session, publish)
             case ReportStatus():
                 data = _json(publish.payload)
-                await session.stored()
+                await session.order.stored()
                 await self._handle(session, publish, Operation.REPORT_STATUS, "", topic.request_id, data)
             case MakeRequest():
                 await self._request(session, publish, topic)
@@ -302,13 +304,12 @@ class MqttBinding:
             case _:
                 assert_never(topic)
 
-    async def _publish(
-        self, session: ClientSession, publish: Publish, operation: Operation, topic: PublishEvent | PublishProperty
-    ) -> None:
+    async def _publish(self, session: ClientSession, publish: Publish, topic: PublishEvent | PublishProperty) -> None:
+        is_event = isinstance(topic, PublishEvent)
+        operation = Operation.PUBLISH_EVENT if is_event else Operation.PUBLISH_PROPERTY
         thing_id = str(TwinID(topic.agent, topic.thing))
         # An event may come without data; a property is nothing without its value.
-        has_data = bool(publish.payload) or operation is Operation.PUBLISH_PROPERTY
-        data = _json(publish.payload) if has_data else None
+        data = _json(publish.payload) if publish.payload or not is_event else None
         await self._handle(session, publish, operation, thing_id, topic.name, data)
 
     async def _publish_many(self, session: ClientSession, publish: Publish, topic: PublishProperties) -> None:

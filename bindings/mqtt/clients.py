@@ -5,12 +5,11 @@ policy of its kind. What the register does not know is kept here: which filter a
 go, and which status the client has confirmed last.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
+from bindings.mqtt.order import Order
 from bindings.mqtt.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.topics import (
     InboxFilter,
@@ -100,6 +99,7 @@ class ClientSession:
         self.principal: Principal = link.principal
         self.source = link.source
         self.link = link
+        self.order = Order()
         self.confirmed: int | None = None
         """Sequence number of the last status the client has confirmed."""
         self._sessions = sessions
@@ -111,8 +111,6 @@ class ClientSession:
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._told: OrderedDict[str, int] = OrderedDict()
         self._held: dict[str, tuple[Request, Callable[[], None]]] = {}
-        self._storing: set[asyncio.Future[None]] = set()
-        self._reporting = asyncio.Lock()
         self._owed = 0
         """Requests and statuses on the link that the client has not confirmed."""
         self._refused_at: int | None = None
@@ -238,27 +236,6 @@ class ClientSession:
 
     def close(self, reason: str) -> None:
         self.link.close(Closed.SHUTDOWN if reason == Closed.SHUTDOWN else Closed.REFUSED)
-
-    # ------------------------------------------------------------ order
-
-    @contextmanager
-    def storing(self) -> Iterator[None]:
-        """While the block runs, something this client published is being stored."""
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._storing.add(stored)
-        try:
-            yield
-        finally:
-            self._storing.discard(stored)
-            stored.set_result(None)
-
-    async def stored(self) -> None:
-        """Return when what was published before is stored and told, in the order of the calls: values and statuses are
-        kept in different stores, and an agent that says a value, then `completed`, is to be heard in that order."""
-        if self._storing or self._reporting.locked():
-            async with self._reporting:
-                if self._storing:
-                    await asyncio.wait(tuple(self._storing))
 
     # ------------------------------------------------------------ what the binding sends
 

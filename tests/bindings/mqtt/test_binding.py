@@ -90,6 +90,25 @@ async def test_many_properties_in_one_publish_are_stored_together(lamp: House) -
     assert "level" in refused["detail"]
 
 
+async def test_what_follows_a_td_at_once_is_judged_by_that_td(lamp: House) -> None:
+    async with lamp.client("lights") as agent:
+        await agent.subscribe("inbox/lights/#")
+        for number in range(20):
+            agent.send(f"agents/lights/td/new{number}", LAMP)
+            agent.send(f"agents/lights/property/new{number}/level", 1)
+            agent.send(f"agents/lights/property/new{number}/level", 2)
+            agent.send(f"agents/lights/properties/new{number}", {"temperature": 3})
+        batch = [item("touched", None, thingID="new20")]
+        agent.send("agents/lights/td/new20", LAMP)
+        agent.send("agents/lights/batch", batch)
+        result = await agent.receive()
+
+    assert result.value == {"stored": 1, "duplicates": 0, "rejected": []}
+    for number in range(20):
+        values = lamp.twin.values.of_thing(f"dtw:lights:new{number}")
+        assert {name: value.value for (_, name), value in values.items()} == {"level": 2, "temperature": 3}
+
+
 async def test_an_empty_td_removes_the_thing_and_tells_observers_with_an_empty_payload(lamp: House) -> None:
     async with lamp.client("lights") as agent, lamp.client("viewer1") as viewer:
         await viewer.subscribe("things/+/+/td")

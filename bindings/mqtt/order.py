@@ -1,0 +1,72 @@
+"""What one client publishes may not overtake what it published before, where the runtime would let it.
+
+Publishes of one client are handled at once, so that they share commits, and TDs, values and statuses are committed in
+different stores. Two of them depend on each other: what follows a Thing's TD is judged by that TD, and a status is told
+after the values that came before it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class Order:
+    """The order of one client's publishes; everything here returns at once unless there is something to wait for."""
+
+    __slots__ = ("_reporting", "_storing", "_turns")
+
+    def __init__(self) -> None:
+        self._storing: set[asyncio.Future[None]] = set()
+        self._reporting = asyncio.Lock()
+        self._turns: dict[str, _Turn] = {}
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """While the block runs, values or events are being stored."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._storing.add(stored)
+        try:
+            yield
+        finally:
+            self._storing.discard(stored)
+            stored.set_result(None)
+
+    async def stored(self) -> None:
+        """Return when what came before is stored and told, in the order of the calls."""
+        if self._storing or self._reporting.locked():
+            async with self._reporting:
+                if self._storing:
+                    await asyncio.wait(tuple(self._storing))
+
+    @asynccontextmanager
+    async def describing(self, thing: str) -> AsyncIterator[None]:
+        """While the block runs, the Thing's TD is being stored; TDs of one Thing take turns."""
+        async with self._in_turn(thing, self._turns.setdefault(thing, _Turn())):
+            yield
+
+    async def described(self, thing: str | None = None) -> None:
+        """Return when the Thing's TD (of any Thing, if None) that came before is stored, in the order of the calls."""
+        for each in (thing,) if thing is not None else tuple(self._turns):
+            turn = self._turns.get(each)
+            if turn is not None:
+                async with self._in_turn(each, turn):
+                    pass
+
+    @asynccontextmanager
+    async def _in_turn(self, thing: str, turn: _Turn) -> AsyncIterator[None]:
+        turn.users += 1
+        try:
+            # Waiters of a lock are served in the order in which they came, and nobody passes them.
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[thing]
