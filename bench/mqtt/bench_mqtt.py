@@ -52,15 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measured(server: str, scenario: Scenario, seconds: int) -> float:
     """One load against a fresh server."""
     with running(server) as one:
-        return generator.run(one.port, scenario.mode, seconds=seconds, **scenario.options)[scenario.figure]
+        return generator.run(one.port, scenario.mode, seconds=seconds, **scenario.options, **one.options)[
+            scenario.figure
+        ]
 
 
 def idle_kib(server: str) -> float:
     """What one idle connection costs in resident memory."""
     with running(server) as one:
-        generator.run(one.port, "storm", n=50)
+        generator.run(one.port, "storm", n=50, **one.options)
         before = one.rss
-        holder = generator.held(one.port, n=IDLE_CONNECTIONS, seconds=60)
+        holder = generator.held(one.port, n=IDLE_CONNECTIONS, seconds=60, **one.options)
         try:
             assert holder.stdout is not None
             if not holder.stdout.readline():

@@ -28,6 +28,8 @@
 #include <unistd.h>
 
 enum { OUT = 1 << 17, IN = 1 << 17 };
+/* Where the digits begin in {"at":"...20 digits...","from":"...6 digits...","pad":"..."}. */
+enum { AT_TIME = 7, AT_FROM = 37 };
 enum role { PUBLISHER, SUBSCRIBER };
 enum stage { CONNECTING, GREETED, SUBSCRIBED };
 
@@ -159,8 +161,8 @@ static void send_publish(struct client *c) {
         body[at++] = (unsigned char)(c->next_id >> 8);
         body[at++] = (unsigned char)c->next_id;
     }
-    /* A JSON number first, so that runtimes which read payloads accept it; the rest is a string of dots. */
-    int used = snprintf((char *)body + at, 128, "{\"at\":%020llu,\"from\":%06d,\"pad\":\"",
+    /* JSON, for servers that read payloads; written compactly, since they may write it anew. */
+    int used = snprintf((char *)body + at, 128, "{\"at\":\"%020llu\",\"from\":\"%06d\",\"pad\":\"",
                         (unsigned long long)now_ns(), c->index);
     memset(body + at + used, '.', (size_t)(size > used + 2 ? size - used - 2 : 0));
     int length = size > used + 2 ? size : used + 2;
@@ -193,7 +195,7 @@ static void record(uint64_t sent) {
 }
 
 static struct client *sender_of(const unsigned char *payload) {
-    return &clients[atoi((const char *)payload + 6 + 20 + 8)];
+    return &clients[atoi((const char *)payload + AT_FROM)];
 }
 
 static void delivery(struct client *c, unsigned char first, const unsigned char *body, int length) {
@@ -206,7 +208,7 @@ static void delivery(struct client *c, unsigned char first, const unsigned char 
     if (length - at < 40) return;
     received++;
     const unsigned char *payload = body + at;
-    record(strtoull((const char *)payload + 6, NULL, 10));
+    record(strtoull((const char *)payload + AT_TIME, NULL, 10));
     struct client *sender = sender_of(payload);
     sender->awaited--;
     sender->on_the_way = (sender->awaited + subscribers_per_message - 1) / subscribers_per_message;

@@ -1,19 +1,21 @@
 """The servers that are compared, each in a process of its own on a free port of loopback.
 
+`runtime` is the whole of `skep run`: authentication, router, middleware, twin, and durable acknowledgement of QoS 1.
 `native` and `amqtt-stock` are wire engines alone: a trivial gate or none behind them. `mosquitto` is there if its
 program is installed. Run as a program, this module is one of the Python servers.
 """
 
 import asyncio
+import json
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -80,6 +82,8 @@ class Server:
     name: str
     port: int
     process: psutil.Process
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What the generator must say to this server: user, password, topics."""
 
     @property
     def rss(self) -> int:
@@ -89,7 +93,7 @@ class Server:
 
 def available() -> Sequence[str]:
     """The servers this machine can run."""
-    return ["native", "amqtt-stock", *(["mosquitto"] if _mosquitto() else [])]
+    return ["runtime", "native", "amqtt-stock", *(["mosquitto"] if _mosquitto() else [])]
 
 
 @contextmanager
@@ -97,8 +101,14 @@ def running(name: str) -> Iterator[Server]:
     """Run a server until the context ends."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
-        if name == "mosquitto":
-            config = Path(folder) / "mosquitto.conf"
+        home = Path(folder)
+        if name == "runtime":
+            (home / "skep.toml").write_text(_RUNTIME_CONFIG)
+            address = f"127.0.0.1:{port}"
+            listeners = ["--mqtt", address, "--http", "off", "--https", "off", "--mqtts", "off"]
+            command = [sys.executable, "-m", "skep", "run", "--home", folder, *listeners]
+        elif name == "mosquitto":
+            config = home / "mosquitto.conf"
             config.write_text(
                 f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 100\nlog_type none\n"
             )
@@ -108,7 +118,8 @@ def running(name: str) -> Iterator[Server]:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             _wait_for(port, process)
-            yield Server(name=name, port=port, process=psutil.Process(process.pid))
+            options = _prepared(home, port) if name == "runtime" else {}
+            yield Server(name=name, port=port, process=psutil.Process(process.pid), options=options)
         finally:
             process.terminate()
             try:
@@ -116,6 +127,45 @@ def running(name: str) -> Iterator[Server]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+_RUNTIME_CONFIG = """version = 1
+[limits]
+messages_per_second = 1000000000.0
+message_burst = 1000000000.0
+max_sessions_per_account = 10000
+[log]
+level = "error"
+"""
+_TD = {
+    "@context": "https://www.w3.org/2022/wot/td/v1.1",
+    "title": "load",
+    "security": "none",
+    "securityDefinitions": {"none": {"scheme": "nosec"}},
+    "events": {f"e{number}": {"data": {"type": "object"}} for number in range(100)},
+}
+
+
+def _prepared(home: Path, port: int) -> Mapping[str, str]:
+    """Make an agent with one Thing that has an event for every publisher."""
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    command = [sys.executable, "-m", "skep", "client", "add", "load", "--type", "agent", "--home", str(home), "--json"]
+    token = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)["token"]
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.username_pw_set("load", token)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    client.publish("agents/load/td/t", json.dumps(_TD), qos=1).wait_for_publish(START_TIMEOUT_S)
+    client.disconnect()
+    client.loop_stop()
+    return {
+        "user": "load",
+        "password": token,
+        "prefix": "agents/load/event/t/e",
+        "subscription": "things/load/t/event/e",
+    }
 
 
 def _mosquitto() -> str | None:
