@@ -7,7 +7,8 @@ so that a repeated call after a broken connection is the same request.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -105,7 +106,7 @@ class Consumer:
 
     async def watch(
         self, *patterns: str, kind: str | None = None, latest: bool = False, after: str | None = None
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change, None]:
         """Changes of all Things that match (`dtw:AGENT:THING/NAME`, `*` for any), as they come, for ever.
 
         One stream however many patterns. It begins with the latest values if asked to, reconnects and resumes by
@@ -119,20 +120,21 @@ class Consumer:
             query += [("kind", "event"), ("kind", "property")]
         if latest:
             query.append(("latest", "true"))
-        async for event in self._events("/stream", query, after):
-            document = decode(event.data)
-            if not isinstance(document, dict):
-                continue
-            change = Change(
-                thing_id=str(document.get("thingID", "")),
-                kind=str(document.get("kind", event.event)),
-                name=str(document.get("name", "")),
-                value=document.get("value"),
-                created=str(document.get("created", "")),
-                id=event.id,
-            )
-            if any(pattern.matches(change.thing_id, change.kind, change.name) for pattern in wanted):
-                yield change
+        async with aclosing(self._events("/stream", query, after)) as events:
+            async for event in events:
+                document = decode(event.data)
+                if not isinstance(document, dict):
+                    continue
+                change = Change(
+                    thing_id=str(document.get("thingID", "")),
+                    kind=str(document.get("kind", event.event)),
+                    name=str(document.get("name", "")),
+                    value=document.get("value"),
+                    created=str(document.get("created", "")),
+                    id=event.id,
+                )
+                if any(pattern.matches(change.thing_id, change.kind, change.name) for pattern in wanted):
+                    yield change
 
     # ------------------------------------------------------------ requests
 
@@ -197,20 +199,22 @@ class Consumer:
         """Take a request back; raises UnknownRequest, Conflict."""
         await self.http.json("DELETE", f"/requests/{encode_segment(request_id)}")
 
-    async def inbox(self, after: int | None = None) -> AsyncIterator[Status]:
+    async def inbox(self, after: int | None = None) -> AsyncGenerator[Status, None]:
         """Statuses of own requests, for ever; with `after`, first those of a later `seq`, away or not."""
-        async for event in self._events("/inbox", (), None if after is None else str(after)):
-            document = decode(event.data)
-            if isinstance(document, dict) and "requestID" in document:
-                yield Status.of(document)
+        async with aclosing(self._events("/inbox", (), None if after is None else str(after))) as events:
+            async for event in events:
+                document = decode(event.data)
+                if isinstance(document, dict) and "requestID" in document:
+                    yield Status.of(document)
 
     async def final(self, request_id: str, timeout_s: float) -> Status | None:
         """How a request ended, or None if it goes on when the time is over."""
         try:
             async with asyncio.timeout(timeout_s):
-                async for status in (await self.request(request_id)).statuses():
-                    if status.is_final:
-                        return status
+                async with aclosing((await self.request(request_id)).statuses()) as statuses:
+                    async for status in statuses:
+                        if status.is_final:
+                            return status
         except TimeoutError:
             return None
         return None
@@ -261,7 +265,7 @@ class Consumer:
 
     # ------------------------------------------------------------ streams
 
-    async def _events(self, path: str, query: Query, after: str | None) -> AsyncIterator["_Event"]:
+    async def _events(self, path: str, query: Query, after: str | None) -> AsyncGenerator["_Event", None]:
         backoff, last = Backoff(), after
         while True:
             try:

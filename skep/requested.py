@@ -1,6 +1,7 @@
 """A request as its caller sees it: what is known of it, its statuses as they come, and how to take it back."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,7 @@ class Requested:
         self.status = Status.of(await self._consumer.request_document(self.id))
         return self.status
 
-    async def statuses(self) -> AsyncIterator[Status]:
+    async def statuses(self) -> AsyncGenerator[Status, None]:
         """Every status from the first on, those of the past included, until the final one; survives reconnects."""
         document = await self._consumer.request_document(self.id)
         self.status, seen = Status.of(document), 0
@@ -103,12 +104,13 @@ class Requested:
             yield step if item is not past[-1] else self.status
         if self.status.is_final:
             return
-        async for status in self._consumer.inbox(after=seen):
-            if status.request_id == self.id and status.seq > seen:
-                self.status, seen = status, status.seq
-                yield status
-                if status.is_final:
-                    return
+        async with aclosing(self._consumer.inbox(after=seen)) as inbox:
+            async for status in inbox:
+                if status.request_id == self.id and status.seq > seen:
+                    self.status, seen = status, status.seq
+                    yield status
+                    if status.is_final:
+                        return
 
     async def result(self, timeout_s: float = 60.0) -> JsonValue:
         """The output once it is final; raises what it ended with, TimedOut when patience ends (it goes on then)."""

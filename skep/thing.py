@@ -1,6 +1,7 @@
 """One Thing in a consumer's hands: read, observe, write, invoke, look back."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -52,15 +53,17 @@ class Thing:
         found = await self._consumer.http.json("GET", self._path("properties"))
         return found if isinstance(found, dict) else {}
 
-    async def observe(self, name: str = "*") -> "AsyncIterator[Change]":
+    async def observe(self, name: str = "*") -> "AsyncGenerator[Change, None]":
         """Changes of one property (or of all), as they come, for ever."""
-        async for change in self._consumer.watch(f"{self.id}/{name}", kind="property"):
-            yield change
+        async with aclosing(self._consumer.watch(f"{self.id}/{name}", kind="property")) as changes:
+            async for change in changes:
+                yield change
 
-    async def subscribe(self, name: str = "*") -> "AsyncIterator[Change]":
+    async def subscribe(self, name: str = "*") -> "AsyncGenerator[Change, None]":
         """Events of one name (or of all), as they come, for ever."""
-        async for change in self._consumer.watch(f"{self.id}/{name}", kind="event"):
-            yield change
+        async with aclosing(self._consumer.watch(f"{self.id}/{name}", kind="event")) as changes:
+            async for change in changes:
+                yield change
 
     async def invoke(
         self,

@@ -6,6 +6,7 @@ listeners, so that there is one way to do everything.
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from things.errors import Unavailable
 T = TypeVar("T")
 
 SOCKET = "control.sock"
-READY = "ready.json"
+STARTING_S = 10.0
+"""How long a command waits for a runtime that is just starting."""
 
 
 def default_home() -> Path:
@@ -56,12 +58,28 @@ class Access:
         if not self.home.is_dir():
             raise Unavailable(f"there is no data folder {self.home}; start one with: skep run --home {self.home}")
         if is_held(self.home):
+            await serving(self.home)
             yield
             return
         from runtime.app import opened
 
         async with opened(self.home):
             yield
+
+
+async def serving(home: Path, patience_s: float = STARTING_S) -> None:
+    """Returns once the runtime of this folder answers on its control socket; raises Unavailable."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            _, writer = await asyncio.open_unix_connection(home / SOCKET)
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise Unavailable(f"no runtime serves {home}; start one with: skep run --home {home}") from error
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
 
 
 def access_options(command: Callable[..., T]) -> Callable[..., T]:

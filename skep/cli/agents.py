@@ -1,6 +1,6 @@
 """How commands that speak for Things find the MQTT side of a runtime and an account to speak with."""
 
-import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import update_wrapper
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from pydantic import JsonValue
+from pydantic_core import to_json
 
 from skep.agent import Agent
-from skep.cli.access import READY, SOCKET, default_home
-from skep.consumer import Consumer
+from skep.cli.access import SOCKET, default_home, serving
+from skep.consumer import DIRECTORY, Consumer
 from things.errors import NotFound, Unavailable
 
 T = TypeVar("T")
+
+_BROKER = re.compile(r"mqtts?://[^/\"{}]+")
 
 
 async def agent_for(home: Path, name: str, *, mqtt: str | None, token: str | None, ca: Path | None) -> Agent:
@@ -25,31 +27,26 @@ async def agent_for(home: Path, name: str, *, mqtt: str | None, token: str | Non
         if token is None:
             raise Unavailable("an agent needs --token (or SKEP_TOKEN) with --mqtt")
         return Agent(mqtt, name, token, ca=ca)
-    if not (home / SOCKET).exists():
-        raise Unavailable(f"no runtime serves {home}; start one with: skep run --home {home}")
-    address, authority = addresses_of(home)
-    return Agent(address, name, token or await _token_of(home, name), ca=ca or authority)
+    await serving(home)
+    async with Consumer(socket=home / SOCKET) as admin:
+        address, authority = await _broker(admin, home)
+        return Agent(address, name, token or await _token_of(admin, home, name), ca=ca or authority)
 
 
-def addresses_of(home: Path) -> tuple[str, Path | None]:
-    """Where the runtime of a data folder takes MQTT, and its CA."""
-    try:
-        ready: dict[str, JsonValue] = json.loads((home / READY).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"the runtime of {home} has not said where it listens ({READY})") from error
-    address = ready.get("mqtt") or ready.get("mqtts")
-    if not isinstance(address, str):
+async def _broker(admin: Consumer, home: Path) -> tuple[str, Path | None]:
+    """Where the runtime takes MQTT and the CA to trust there, as the forms of its own directory's TD say."""
+    td = await admin.thing(DIRECTORY).describe()
+    addresses = sorted({found.group() for found in _BROKER.finditer(to_json(td).decode())}, key=len)
+    if not addresses:
         raise Unavailable(f"the runtime of {home} takes no MQTT")
-    ca = ready.get("ca")
-    return address, Path(ca) if isinstance(ca, str) and address.startswith("mqtts") else None
+    return addresses[0], home / "certs" / "ca.pem" if addresses[0].startswith("mqtts") else None
 
 
-async def _token_of(home: Path, name: str) -> str:
+async def _token_of(admin: Consumer, home: Path, name: str) -> str:
     path = home / "agents" / f"{name}.token"
     with suppress(FileNotFoundError):
         return path.read_text("utf-8").strip()
-    async with Consumer(socket=home / SOCKET) as consumer:
-        made = await consumer.call("dtw:authn:admin", "addClient", {"clientID": name, "type": "agent"})
+    made = await admin.call("dtw:authn:admin", "addClient", {"clientID": name, "type": "agent"})
     if not isinstance(made, dict) or not isinstance(made.get("token"), str):
         raise NotFound(f"no token for {name!r}")
     path.parent.mkdir(mode=0o700, exist_ok=True)

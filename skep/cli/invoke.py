@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import aclosing
 
 import click
 from pydantic import JsonValue
@@ -48,8 +49,9 @@ def invoke(
             return await requested.final(timeout)
         try:
             async with asyncio.timeout(timeout):
-                async for status in requested.statuses():
-                    _print_step(status, time.monotonic() - started)
+                async with aclosing(requested.statuses()) as statuses:
+                    async for status in statuses:
+                        _print_step(status, time.monotonic() - started)
         except TimeoutError:
             pass  # said below, with where the request stands
         return requested.status

@@ -19,7 +19,7 @@ import anyio
 from pydantic import JsonValue
 
 from skep.agent import Agent
-from skep.cli.access import READY, SOCKET
+from skep.cli.access import SOCKET
 from skep.consumer import Consumer
 from skep.handling import AgentRequest
 from skep.simulation import Simulation
@@ -85,12 +85,14 @@ class Journey:
     async def _start(self) -> str:
         listeners = [f"--{name}=127.0.0.1:0" for name in ("http", "https", "mqtt", "mqtts")]
         began = time.monotonic()
-        await self._stack.enter_async_context(_process("run", "--home", str(self.home), *listeners))
+        ready = self.home.with_name(f"{self.home.name}.ready.json")
+        arguments = ("run", "--home", str(self.home), "--ready-file", str(ready), *listeners)
+        await self._stack.enter_async_context(_process(*arguments))
         with anyio.move_on_after(START_S):
-            while not (self.home / READY).exists():  # noqa: ASYNC110 - a file tells nobody that it is there
+            while not ready.exists():  # noqa: ASYNC110 - a file tells nobody that it is there
                 await anyio.sleep(0.05)
         try:
-            self.ready = json.loads((self.home / READY).read_text("utf-8"))
+            self.ready = json.loads(ready.read_text("utf-8"))
         except OSError as error:
             raise Unavailable(f"the runtime did not start; run it by hand: skep run --home {self.home}") from error
         return f"ready after {time.monotonic() - began:.1f} s at {self.ready['https']} and {self.ready['mqtts']}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import READY, default_home
+from skep.cli.access import default_home
 
 
 @click.command(
@@ -31,5 +31,4 @@ def run(
     from runtime.app import run as run_runtime
 
     where = (home or default_home()).expanduser()
-    ready = ready_file or where / READY
-    return run_runtime(where, http=http, https=https, mqtt=mqtt, mqtts=mqtts, ready_file=ready)
+    return run_runtime(where, http=http, https=https, mqtt=mqtt, mqtts=mqtts, ready_file=ready_file)

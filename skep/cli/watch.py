@@ -1,13 +1,13 @@
 """`skep watch`: values and events in the terminal as they come."""
 
 import asyncio
-from dataclasses import asdict
+from contextlib import aclosing, suppress
 
 import click
 
 from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.output import cell, console, print_line, short_time
-from skep.consumer import Consumer
+from skep.consumer import Change, Consumer
 
 
 @click.command(
@@ -29,24 +29,29 @@ def watch(
 ) -> None:
     """Follow values and events. PATTERN is dtw:AGENT:THING/NAME, with * for any; several share one connection."""
 
+    wanted = patterns or ("dtw:*",)
+
     async def work(consumer: Consumer) -> None:
         seen = 0
-        try:
-            async with asyncio.timeout(seconds):
-                async for change in consumer.watch(*(patterns or ("dtw:*",)), kind=kind, latest=latest):
-                    if access.json:
-                        print_line(asdict(change))
-                    else:
-                        mark = "!" if change.kind == "event" else " "
-                        console().print(
-                            f"[dim]{short_time(change.created)}[/] {mark} {cell(change.thing_id)}"
-                            f" [bold]{cell(change.name)}[/] {cell(change.value)}",
-                            soft_wrap=True,
-                        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), aclosing(consumer.watch(*wanted, kind=kind, latest=latest)) as changes:
+                async for change in changes:
+                    _print(change, as_json=access.json)
                     seen += 1
                     if count is not None and seen >= count:
                         return
-        except TimeoutError:
-            return
 
     with_consumer(access, work)
+
+
+def _print(change: Change, *, as_json: bool) -> None:
+    if as_json:
+        named = {"thingID": change.thing_id, "kind": change.kind, "name": change.name, "value": change.value}
+        print_line({**named, "created": change.created, "id": change.id})
+        return
+    mark = "!" if change.kind == "event" else " "
+    console().print(
+        f"[dim]{short_time(change.created)}[/] {mark} {cell(change.thing_id)}"
+        f" [bold]{cell(change.name)}[/] {cell(change.value)}",
+        soft_wrap=True,
+    )

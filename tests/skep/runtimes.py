@@ -59,17 +59,19 @@ async def site(home: Path) -> AsyncIterator[Site]:
 @contextmanager
 def process(home: Path) -> Iterator[dict[str, Any]]:
     """`skep run` in a process of its own; its ready document."""
+    ready = home.parent / f"{home.name}.ready.json"
     listeners = [f"--{name}=127.0.0.1:0" for name in ("http", "https", "mqtt", "mqtts")]
     home.parent.mkdir(exist_ok=True)
     # Into a file: a pipe that nobody empties would stop the runtime at its 64 KiB.
     with (
         (home.parent / f"{home.name}.log").open("w") as said,
         subprocess.Popen(
-            [sys.executable, "-m", "skep", "run", "--home", str(home), *listeners], stdout=said, stderr=said
+            [sys.executable, "-m", "skep", "run", "--home", str(home), "--ready-file", str(ready), *listeners],
+            stdout=said,
+            stderr=said,
         ) as running,
     ):
         try:
-            ready = home / "ready.json"
             until = time.monotonic() + 30
             while not ready.exists():
                 assert running.poll() is None, f"the runtime ended; see {said.name}"
