@@ -183,6 +183,7 @@ class Client:
         options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5} if v5 else {"clean_session": clean}
         self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id or account, **options)
         self.paho.username_pw_set(account, secret)
+        self.paho.max_inflight_messages_set(1_000)
         if will is not None:
             self.paho.will_set(*will, qos=1)
         self.inbox: asyncio.Queue[Received] = asyncio.Queue()
