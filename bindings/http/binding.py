@@ -2,16 +2,32 @@
 
 import logging
 import ssl
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from anyio import CapacityLimiter
 from anyio.abc import TaskStatus
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from bindings.http import actions, agent, authn, directory, health, history, inbox, openapi, pages, properties, streams
+from bindings.http import (
+    actions,
+    agent,
+    authn,
+    directory,
+    health,
+    history,
+    inbox,
+    notifications,
+    openapi,
+    pages,
+    properties,
+    search,
+    streams,
+)
 from bindings.http.application import Application
 from bindings.http.config import Address, HttpConfig
 from bindings.http.context import Accounts, Addresses, Health, HttpContext, Revoked
@@ -26,12 +42,13 @@ from bindings.http.listeners import (
     serving,
     url,
 )
+from bindings.http.listing import Listing, MayRead
 from bindings.http.polls import Pollers
 from bindings.http.routing import Route, Routes
 from bindings.http.sse import Ticker
 from bindings.http.streamcount import StreamCount
 from bindings.http.tickets import Tickets
-from runtime.ports import Sink
+from runtime.ports import Entry, Sink
 from things.addresses import TwinID
 from things.errors import ConfigInvalid
 from things.messages import JSONValue
@@ -45,7 +62,8 @@ class HttpBinding:
 
     `mounts` are ASGI applications of other bindings by path prefix (`/mqtt`, `/wot/ws`, `/ws` …). `tls` is kept as it
     is: loading a fresh chain into it serves new connections without a restart. `documents` are served as they are, by
-    path (`/vocabulary/skep.jsonld`, `/asyncapi.json`).
+    path (`/vocabulary/skep.jsonld`). `may_read` decides who hears that a Thing is gone: there is no description left
+    that could be asked for.
     """
 
     name = "http"
@@ -59,6 +77,7 @@ class HttpBinding:
         health: Health | None = None,
         mounts: Mapping[str, ASGIApp] | None = None,
         documents: Mapping[str, Any] | None = None,
+        may_read: MayRead = lambda principal, thing_id: False,
     ) -> None:
         _check(config, tls)
         self._config = config
@@ -69,6 +88,8 @@ class HttpBinding:
         self._documents = dict(documents or {})
         self._addresses = Addresses(http_url=None, https_url=None)
         self._tickets: Tickets | None = None
+        self._listing = Listing(lambda: time.time_ns() // 1_000)
+        self._may_read = may_read
         self._total: Counter[str] = Counter()
         if accounts is not None:
             accounts.on_revoked(self._revoked)
@@ -119,6 +140,10 @@ class HttpBinding:
             task_status.started()
             await context.ticker.run()
 
+    def directory_changed(self, what: str, before: Entry | None, after: Entry | None) -> None:
+        """Take one committed change of the directory ("created", "updated", "deleted"), for its notifications."""
+        self._listing.changed(what, before, after)
+
     def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
         return forms(td, twin, self._addresses.base)
 
@@ -138,6 +163,9 @@ class HttpBinding:
             ),
             ticker=Ticker(config.ping_s),
             streams=StreamCount(config.max_streams_per_account),
+            listing=self._listing,
+            may_read=self._may_read,
+            searches=CapacityLimiter(config.searches_at_once),
             documents=self._documents,
         )
 
@@ -174,6 +202,8 @@ def all_routes(documents: Mapping[str, Any]) -> list[Route]:
     routes = [
         *authn.routes(),
         *directory.routes(),
+        *notifications.routes(),
+        *search.routes(),
         *properties.routes(),
         *actions.routes(),
         *streams.routes(),

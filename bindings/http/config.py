@@ -54,3 +54,5 @@ class HttpConfig:
     max_page_items: int = 1_000
     max_history_items: int = 10_000
     max_tickets: int = 10_000
+    searches_at_once: int = 2
+    """Searches run in threads; more wait for their turn."""

@@ -5,8 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from anyio import CapacityLimiter
+
 from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel
 from bindings.http.config import HttpConfig
+from bindings.http.listing import Listing, MayRead
 from bindings.http.polls import Pollers
 from bindings.http.sse import Encoder, Ticker
 from bindings.http.streamcount import StreamCount
@@ -126,6 +129,10 @@ class HttpContext:
     tickets: Tickets
     pollers: Pollers
     ticker: Ticker
+    listing: Listing
+    may_read: MayRead
+    searches: CapacityLimiter
+    """Bounds how many searches run at the same time."""
     encoder: Encoder = field(default_factory=Encoder)
     documents: Mapping[str, Any] = field(default_factory=dict)
     """Documents that are served as they are: vocabulary, channel descriptions."""

@@ -1,25 +1,342 @@
-"""The W3C WoT Discovery directory API over the built-in directory service."""
+"""The W3C WoT Discovery directory API over the built-in directory service.
 
+Twins are listed and read like other entries and published by their agents only; PATCH lays a title or description over
+what the agent says. Other entries are created, replaced, patched and deleted here, with registration information.
+"""
+
+import uuid
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bindings.http import reads
-from bindings.http.exchange import JSON, LD_JSON, TD_JSON, Exchange, json_reply
+from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON, Exchange, json_reply, no_content
 from bindings.http.problems import NotAcceptable
+from bindings.http.registration import enriched, expiry, merged, standing, stored
 from bindings.http.routing import Documented, Route
+from things.addresses import encode_segment, is_twin
+from things.errors import Forbidden, Invalid, Malformed, PreconditionFailed, UnknownThing
+from things.jsontext import decode_unique
+from things.messages import JSONValue
+from things.times import rfc3339
+
+MAX_LISTED = 1_000
+_DISCOVERY = "https://www.w3.org/2022/wot/discovery"
+_OVERLAY = frozenset({"title", "description"})
+_FILTERS = ("agent", "type", "text", "filter")
 
 
 def routes() -> list[Route]:
-    read = Documented(tag="directory", answers={200: TD_JSON})
+    td = Documented(tag="directory", query=("forms",), answers={200: TD_JSON})
+    write = Documented(tag="directory", body=TD_JSON, answers={201: "", 204: ""})
+    listing = Documented(
+        tag="directory", query=("offset", "limit", "format", "forms", *_FILTERS), answers={200: LD_JSON}
+    )
+    patch = Documented(tag="directory", body=MERGE_PATCH, answers={204: ""})
     return [
-        Route("GET", "/things/{id}", _read, "A Thing Description", documented=read),
+        Route("GET", "/.well-known/wot", _self, "The directory's own description", public=True, documented=td),
+        Route("GET", "/things", _list, "Things that the caller may see, by id", documented=listing),
+        Route("POST", "/things", _create, "Register a Thing without an id", documented=write),
+        Route("GET", "/things/{id}", _read, "A Thing Description", documented=td),
+        Route("PUT", "/things/{id}", _put, "Create or replace an entry", documented=write),
+        Route("PATCH", "/things/{id}", _patch, "Change members of an entry", documented=patch),
+        Route("DELETE", "/things/{id}", _delete, "Remove an entry", documented=Documented(tag="directory")),
     ]
 
 
+# ---------------------------------------------------------------- reading
+
+
 async def _read(exchange: Exchange) -> ASGIApp:
+    media_type = _td_type(exchange)
+    thing_id = _thing_id(exchange)
+    entry = await reads.call(exchange, reads.DIRECTORY, "readEntry", thingID=thing_id, protocol=exchange.one("forms"))
+    now = exchange.context.sink.clock()
+    headers = {}
+    if not is_twin(thing_id):
+        # A twin's TD is another one for every caller, so that its tag would say nothing.
+        headers["etag"] = entry["etag"]
+        if exchange.headers.get("if-none-match") == entry["etag"]:
+            return Response(status_code=304, headers=headers)
+    reply = json_reply(enriched(entry["td"], entry, retrieved=now), media_type=media_type)
+    reply.headers.update(headers)
+    return reply
+
+
+async def _list(exchange: Exchange) -> ASGIApp:
+    if not (exchange.accepts(LD_JSON) or exchange.accepts(JSON)):
+        raise NotAcceptable(f"{LD_JSON} and {JSON}")
+    as_collection = exchange.one("format") == "collection"
+    if exchange.one("format") not in (None, "array", "collection"):
+        raise Invalid("format is array or collection")
+    offset = exchange.number("offset", default=0) or 0
+    limit = exchange.number("limit", least=1, most=MAX_LISTED)
+    page = limit or MAX_LISTED
+    query = {name: exchange.one(name) for name in _FILTERS}
+    found = await reads.call(
+        exchange, reads.DIRECTORY, "listTDs", offset=offset, limit=page, protocol=exchange.one("forms"), **query
+    )
+    items: list[Any] = found["items"]
+    following = _following(exchange, offset + page, page) if found.get("cursor") else None
+    links = []
+    if following is not None:
+        links.append(f'<{following}>; rel="next"')
+    if limit is not None or following is not None:
+        links.append(f'</things>; rel="canonical"; etag="{exchange.context.listing.tag}"')
+    media_type = LD_JSON if exchange.accepts(LD_JSON) else JSON
+    body: object = items
+    if as_collection:
+        total = await reads.call(exchange, reads.DIRECTORY, "listTDs", count=True, **query)
+        body = {
+            "@context": _DISCOVERY,
+            "@type": "ThingCollection",
+            "@id": "/things",
+            "total": total["total"],
+            "members": items,
+            **({"next": following} if following else {}),
+        }
+    reply = json_reply(body, media_type=media_type)
+    if links:
+        reply.headers["link"] = ", ".join(links)
+    return reply
+
+
+def _following(exchange: Exchange, offset: int, limit: int) -> str:
+    """The address of the next page: the same arguments, a later offset."""
+    arguments = [
+        (name, value) for name, values in exchange.query.items() if name not in ("offset", "limit") for value in values
+    ]
+    return f"/things?{urlencode([('offset', offset), ('limit', limit), *arguments])}"
+
+
+# ---------------------------------------------------------------- writing
+
+
+async def _create(exchange: Exchange) -> ASGIApp:
+    """An entry without an id gets one; the location is the address of the entry."""
+    td = await _td_body(exchange)
+    if "id" in td:
+        raise Invalid("a TD with an id is created by PUT at its own address")
+    thing_id = f"urn:uuid:{uuid.uuid4()}"
+    await _register(exchange, thing_id, td, ifNoneMatch="*")
+    return no_content(201, location=f"/things/{encode_segment(thing_id)}")
+
+
+async def _put(exchange: Exchange) -> ASGIApp:
+    thing_id = _thing_id(exchange)
+    if is_twin(thing_id):
+        raise Forbidden("a twin's TD is published by its own agent only")
+    td = await _td_body(exchange)
+    if td.get("id", thing_id) != thing_id:
+        raise Invalid("the TD's id is another one than that of the path")
+    entry = await _register(
+        exchange,
+        thing_id,
+        td,
+        ifMatch=exchange.headers.get("if-match"),
+        ifNoneMatch=exchange.headers.get("if-none-match"),
+    )
+    location = f"/things/{encode_segment(thing_id)}"
+    return no_content(201, location=location) if entry["isNew"] else no_content(etag=entry["etag"])
+
+
+async def _patch(exchange: Exchange) -> ASGIApp:
+    """RFC 7396; an invalid result changes nothing."""
+    thing_id = _thing_id(exchange)
+    text = await exchange.body(MERGE_PATCH)
+    patch = decode_unique(text) if text else None
+    if not isinstance(patch, dict):
+        raise Malformed("a JSON merge patch is an object")
+    if is_twin(thing_id):
+        return await _overlay(exchange, thing_id, patch)
+    if patch.get("id", thing_id) != thing_id:
+        raise Invalid("the id of an entry cannot be changed")
+    wanted = exchange.headers.get("if-match")
+    for _ in range(3):
+        entry = await reads.call(exchange, reads.DIRECTORY, "readEntry", thingID=thing_id)
+        try:
+            changed = merged(standing(entry["td"], entry), patch)
+            await _register(exchange, thing_id, changed, ifMatch=wanted or entry["etag"])
+        except PreconditionFailed:
+            # Somebody wrote in between: the patch is laid over what stands there now, unless its sender minds.
+            if wanted is not None:
+                raise
+            continue
+        return no_content()
+    raise PreconditionFailed("the entry changes faster than it can be patched")
+
+
+async def _overlay(exchange: Exchange, thing_id: str, patch: Mapping[str, JSONValue]) -> ASGIApp:
+    if "id" in patch and patch["id"] != thing_id:
+        raise Invalid("the id of an entry cannot be changed")
+    laid = {name: value for name, value in patch.items() if name != "id"}
+    if not _OVERLAY.issuperset(laid):
+        raise Forbidden("of a twin only title and description can be changed here")
+    data: dict[str, JSONValue] = {"thingID": thing_id, **laid}
+    await exchange.context.sink.call(exchange.principal, reads.DIRECTORY, "setOverlay", data, exchange.origin)
+    return no_content()
+
+
+async def _delete(exchange: Exchange) -> ASGIApp:
+    thing_id = _thing_id(exchange)
+    if is_twin(thing_id):
+        raise Forbidden("a twin is removed by its own agent only")
+    await reads.call(exchange, reads.DIRECTORY, "removeTD", thingID=thing_id, ifMatch=exchange.headers.get("if-match"))
+    return no_content()
+
+
+async def _register(exchange: Exchange, thing_id: str, td: dict[str, Any], **conditions: str | None) -> dict[str, Any]:
+    expires = expiry(td, exchange.context.sink.clock())
+    try:
+        found: dict[str, Any] = await reads.call(
+            exchange,
+            reads.DIRECTORY,
+            "registerTD",
+            thingID=thing_id,
+            td=stored(td),
+            expires=None if expires is None else rfc3339(expires),
+            **conditions,
+        )
+    except UnknownThing as error:
+        # An entry that is not there yet looks unknown to who may not make it.
+        raise Forbidden(f"{exchange.principal.account!r} may not write entries of the directory") from error
+    return found
+
+
+async def _td_body(exchange: Exchange) -> dict[str, Any]:
+    text = await exchange.body(TD_JSON, LD_JSON, JSON)
+    td = decode_unique(text) if text else None
+    if not isinstance(td, dict):
+        raise Malformed("a Thing Description is a JSON object")
+    return td
+
+
+def _thing_id(exchange: Exchange) -> str:
+    """The id in the path; clients that put the address of an entry there (`Location`) mean its id."""
+    thing_id = exchange.params["id"]
+    addresses = exchange.context.addresses
+    for base in (addresses.https_url, addresses.http_url, ""):
+        prefix = f"{base}/things/"
+        if base is not None and thing_id.startswith(prefix):
+            return thing_id[len(prefix) :]
+    return thing_id
+
+
+def _td_type(exchange: Exchange) -> str:
     media_type = next((one for one in (TD_JSON, LD_JSON, JSON) if exchange.accepts(one)), None)
     if media_type is None:
         raise NotAcceptable(f"{TD_JSON}, {LD_JSON} and {JSON}")
-    td: dict[str, Any] = await reads.td(exchange, exchange.params["id"])
-    return json_reply(td, media_type=media_type)
+    return media_type
+
+
+# ---------------------------------------------------------------- the directory itself
+
+
+async def _self(exchange: Exchange) -> ASGIApp:
+    """How to use this directory; public, since it is where a client begins."""
+    return json_reply(directory_td(exchange.context.addresses.base), media_type=_td_type(exchange))
+
+
+def directory_td(base: str) -> dict[str, Any]:
+    """The TD of the directory (`@type: ThingDirectory`)."""
+
+    def form(href: str, method: str, op: str, **more: Any) -> dict[str, Any]:
+        return {"href": f"{base}{href}", "htv:methodName": method, "op": op, **more}
+
+    def answer(status: int, media_type: str | None = None) -> dict[str, Any]:
+        response: dict[str, Any] = {"htv:statusCodeValue": status, "contentType": media_type or TD_JSON}
+        return {"response": response}
+
+    one = "/things/{id}"
+    variable = {"id": {"type": "string", "title": "Id of the Thing, percent-encoded"}}
+    events = {
+        f"thing{word.capitalize()}": {
+            "title": f"A Thing was {word}",
+            "uriVariables": {"diff": {"type": "boolean"}},
+            "data": {"type": "object"},
+            "forms": [form(f"/events/thing_{word}{{?diff}}", "GET", "subscribeevent", subprotocol="sse")],
+        }
+        for word in ("created", "updated", "deleted")
+    }
+    return {
+        "@context": [
+            "https://www.w3.org/2019/wot/td/v1",
+            "https://www.w3.org/2022/wot/td/v1.1",
+            _DISCOVERY,
+            {"htv": "http://www.w3.org/2011/http#"},
+        ],
+        "@type": "ThingDirectory",
+        "id": "urn:skep:directory",
+        "title": "Directory of Things",
+        "version": {"instance": "1.0.0"},
+        "securityDefinitions": {
+            "bearer": {"scheme": "bearer", "in": "header", "name": "Authorization", "format": "jwt", "alg": "EdDSA"},
+            "basic": {"scheme": "basic", "in": "header", "name": "Authorization"},
+            "either": {"scheme": "combo", "oneOf": ["bearer", "basic"]},
+        },
+        "security": ["either"],
+        "properties": {
+            "things": {
+                "title": "All Things",
+                "type": "array",
+                "items": {"type": "object"},
+                "readOnly": True,
+                "uriVariables": {
+                    "offset": {"type": "integer", "minimum": 0},
+                    "limit": {"type": "integer", "minimum": 1},
+                    "format": {"type": "string", "enum": ["array", "collection"]},
+                },
+                "forms": [form("/things{?offset,limit,format}", "GET", "readproperty", contentType=LD_JSON)],
+            }
+        },
+        "actions": {
+            "createThing": {
+                "title": "Create or replace a Thing that has an id",
+                "uriVariables": variable,
+                "input": {"type": "object"},
+                "synchronous": True,
+                "forms": [form(one, "PUT", "invokeaction", contentType=TD_JSON, **answer(201))],
+            },
+            "createAnonymousThing": {
+                "title": "Create a Thing without an id",
+                "input": {"type": "object"},
+                "synchronous": True,
+                "forms": [form("/things", "POST", "invokeaction", contentType=TD_JSON, **answer(201))],
+            },
+            "retrieveThing": {
+                "title": "Retrieve a Thing",
+                "uriVariables": variable,
+                "output": {"type": "object"},
+                "safe": True,
+                "idempotent": True,
+                "synchronous": True,
+                "forms": [form(one, "GET", "invokeaction", **answer(200))],
+            },
+            "partiallyUpdateThing": {
+                "title": "Change members of a Thing",
+                "uriVariables": variable,
+                "input": {"type": "object"},
+                "synchronous": True,
+                "forms": [form(one, "PATCH", "invokeaction", contentType=MERGE_PATCH, **answer(204))],
+            },
+            "deleteThing": {
+                "title": "Delete a Thing",
+                "uriVariables": variable,
+                "synchronous": True,
+                "forms": [form(one, "DELETE", "invokeaction", **answer(204))],
+            },
+            "searchJSONPath": {
+                "title": "Search by JSONPath",
+                "uriVariables": {"query": {"type": "string"}},
+                "output": {"type": "array"},
+                "safe": True,
+                "idempotent": True,
+                "synchronous": True,
+                "forms": [form("/search/jsonpath?query={query}", "GET", "invokeaction", **answer(200, JSON))],
+            },
+        },
+        "events": events,
+    }

@@ -1,18 +1,36 @@
-"""Stored events and values: of one Thing, or of many by row id."""
+"""Stored events and values: of one Thing by time, or of many by row id; as JSON, CSV or Arrow, raw or by windows."""
 
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bindings.http import reads
+from bindings.http.arrow import ARROW, arrow_stream, has_arrow
 from bindings.http.exchange import JSON, Exchange, json_reply
+from bindings.http.problems import NotAcceptable
 from bindings.http.routing import Documented, Route
+from bindings.http.windows import AGGREGATES, Windows
+from things.durations import window_seconds
 from things.errors import Invalid
+from things.jsontext import encode
 from things.messages import JSONValue
 from things.times import rfc3339
+
+CSV = "text/csv"
+COLUMNS = ("rowID", "thingID", "kind", "name", "value", "created", "received", "quality")
+MAX_AGGREGATED = 1_000_000
+"""Rows that one windowed query may read."""
 
 
 def routes() -> list[Route]:
     one = Documented(
-        tag="history", query=("kind", "name", "from", "to", "limit", "cursor", "order"), answers={200: JSON}
+        tag="history",
+        query=("kind", "name", "from", "to", "limit", "cursor", "order", "window", "agg"),
+        answers={200: JSON},
     )
     many = Documented(tag="history", query=("thing", "name", "from", "to", "after", "limit"), answers={200: JSON})
     return [
@@ -22,15 +40,82 @@ def routes() -> list[Route]:
 
 
 async def _of_thing(exchange: Exchange) -> ASGIApp:
-    query = _common(exchange)
-    query |= {"thingID": exchange.params["id"], "cursor": exchange.one("cursor"), "order": exchange.one("order")}
-    return json_reply(await reads.history(exchange, **query))
+    order = exchange.one("order")
+    if order not in (None, "asc", "desc"):
+        raise Invalid("order is asc or desc")
+    query = _common(exchange) | {"thingID": exchange.params["id"], "cursor": exchange.one("cursor"), "order": order}
+    if exchange.one("window") is not None:
+        return await _windowed(exchange, query)
+    if exchange.one("agg") is not None:
+        raise Invalid("agg needs a window such as 5m")
+    return await _reply(exchange, query)
 
 
 async def _of_many(exchange: Exchange) -> ASGIApp:
-    query = _common(exchange)
-    query |= {"things": [*exchange.query.get("thing", ())] or None, "afterRow": exchange.number("after") or 0}
-    return json_reply(await reads.history(exchange, **query))
+    query = _common(exchange) | {
+        "things": [*exchange.query.get("thing", ())] or None,
+        "afterRow": exchange.number("after") or 0,
+    }
+    return await _reply(exchange, query)
+
+
+async def _reply(exchange: Exchange, query: dict[str, JSONValue]) -> ASGIApp:
+    media_type = _media_type(exchange)
+    page = await reads.history(exchange, **query)
+    items, cursor = page["items"], page.get("cursor")
+    if media_type == JSON:
+        reply = json_reply(page)
+    elif media_type == CSV:
+        reply = Response(_csv(items), media_type=f"{CSV}; charset=utf-8; header=present")
+    else:
+        async with exchange.context.searches:
+            reply = Response(b"" if exchange.is_head else await arrow_stream(items), media_type=ARROW)
+    if cursor is not None and media_type != JSON:
+        name = "after" if "afterRow" in query else "cursor"
+        reply.headers["link"] = f'<{exchange.raw_path}?{name}={cursor}>; rel="next"'
+    return reply
+
+
+def _media_type(exchange: Exchange) -> str:
+    offered = [JSON, CSV, *([ARROW] if has_arrow() else [])]
+    explicit = next((one for one in reversed(offered) if exchange.accepts(one, explicitly=True)), None)
+    chosen = explicit or next((one for one in offered if exchange.accepts(one)), None)
+    if chosen is None:
+        raise NotAcceptable(", ".join(offered))
+    return chosen
+
+
+def _csv(items: Sequence[dict[str, Any]]) -> str:
+    """Values are JSON texts: nothing is lost, and no text can pass for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    for item in items:
+        row = {**item, "value": encode(item["value"]).decode()}
+        writer.writerow([row[column] for column in COLUMNS])
+    return text.getvalue()
+
+
+async def _windowed(exchange: Exchange, query: dict[str, JSONValue]) -> ASGIApp:
+    """`{"items":[{"kind","name","from","to","count",…}]}`, by name and time."""
+    if not exchange.accepts(JSON):
+        raise NotAcceptable(JSON)
+    window_us = round(window_seconds(exchange.one("window") or "") * 1_000_000)
+    asked = (exchange.one("agg") or "avg,min,max,count").split(",")
+    if not set(asked) <= AGGREGATES:
+        raise Invalid(f"agg is a list of {', '.join(sorted(AGGREGATES))}")
+    windows = Windows(window_us)
+    query |= {"limit": exchange.context.config.max_history_items, "order": None}
+    seen = 0
+    while True:
+        page = await reads.history(exchange, **query)
+        seen += len(page["items"])
+        if seen > MAX_AGGREGATED or len(windows) > exchange.context.config.max_history_items:
+            raise Invalid("this spans too much; use a narrower time or a wider window")
+        windows.take(page["items"])
+        if page.get("cursor") is None:
+            return json_reply({"items": windows.documents(asked)})
+        query["cursor"] = page["cursor"]
 
 
 def _common(exchange: Exchange) -> dict[str, JSONValue]:
@@ -42,5 +127,5 @@ def _common(exchange: Exchange) -> dict[str, JSONValue]:
     for name in ("from", "to"):
         moment = exchange.moment(name)
         query[name] = None if moment is None else rfc3339(moment)
-    query["limit"] = exchange.number("limit", least=1, most=config.max_history_items) or config.page_items
+    query["limit"] = exchange.number("limit", least=1, most=config.max_history_items) or 1_000
     return query

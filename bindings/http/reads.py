@@ -53,8 +53,9 @@ async def rows_after(
     kind: str | None,
     names: Sequence[str],
     limit: int,
-) -> list[dict[str, Any]]:
-    """The next rows by row id, for replays and long polls."""
+) -> tuple[list[dict[str, Any]], int | None]:
+    """The next rows by row id, for replays and long polls, and the row to go on from; None at the end. A page may be
+    short of what the caller may not see."""
     query: dict[str, JSONValue] = {"afterRow": row_id, "limit": limit}
     if things:
         query["things"] = list(things)
@@ -63,7 +64,8 @@ async def rows_after(
     if kind is not None:
         query["kind"] = kind
     found = await history(exchange, **query)
-    return cast(list[dict[str, Any]], found["items"])
+    cursor = found.get("cursor")
+    return found["items"], None if cursor is None else int(cursor)
 
 
 async def request(exchange: Exchange, request_id: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _disconnected(receive: Receive, channel: StreamChannel) -> None:
+async def _disconnected(receive: Receive, channel: StreamChannel | QueueChannel) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     channel.close("gone")
@@ -136,3 +136,26 @@ class QueueStream:
             # Asked for the next one: this one has been written.
             if self._channel.closed_because is None:
                 delivered()
+
+
+class RawStream:
+    """One stream of events that are already spelled: `following` gives the next, None at the end."""
+
+    def __init__(
+        self, exchange: Exchange, channel: QueueChannel, following: Callable[[], Awaitable[bytes | None]]
+    ) -> None:
+        self._exchange = exchange
+        self._channel = channel
+        self._following = following
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context, channel = self._exchange.context, self._channel
+        with context.tickets.opened(self._exchange.ticket), context.opened(channel):
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await send({"type": "http.response.body", "body": b": ok\n\n", "more_body": True})
+            async with asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(_disconnected(receive, channel))
+                while (chunk := await self._following()) is not None:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                watcher.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -171,7 +171,7 @@ async def _long_poll(exchange: Exchange, wanted: Wanted, after: int | None, wait
         _subscribe(exchange, channel, wanted)
         cursor = after
         if after is not None and wanted.is_stored:
-            items, cursor = await _page(exchange, wanted, after, limit)
+            items, cursor, _ = await _page(exchange, wanted, after, limit)
         if not items and not exchange.is_head:
             await channel.wait(wait_s)
     fresh = [one for one in channel.publications if one.row_id == 0 or one.row_id > (cursor or 0)]
@@ -184,11 +184,12 @@ async def _long_poll(exchange: Exchange, wanted: Wanted, after: int | None, wait
     return json_reply(reply)
 
 
-async def _page(exchange: Exchange, wanted: Wanted, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """Up to `limit` stored rows after this one that are wanted, and the last row that was looked at."""
+async def _page(exchange: Exchange, wanted: Wanted, after: int, limit: int) -> tuple[list[dict[str, Any]], int, bool]:
+    """Up to `limit` stored rows after this one that are wanted, the last row that was looked at, and whether there may
+    be more."""
     found: list[dict[str, Any]] = []
     while True:
-        rows = await reads.rows_after(
+        rows, cursor = await reads.rows_after(
             exchange, after, things=wanted.things, kind=wanted.kind, names=wanted.names, limit=limit
         )
         for row in rows:
@@ -196,9 +197,10 @@ async def _page(exchange: Exchange, wanted: Wanted, after: int, limit: int) -> t
             if wanted.takes(row):
                 found.append(row)
                 if len(found) == limit:
-                    return found, after
-        if len(rows) < limit:
-            return found, after
+                    return found, after, True
+        if cursor is None:
+            return found, after, False
+        after = max(after, cursor)
 
 
 def _opened(exchange: Exchange, wanted: Wanted, spelling: Spelling) -> EventStream:
@@ -242,11 +244,11 @@ def _replay(exchange: Exchange, wanted: Wanted, spelling: Spelling, after: int) 
         while channel.closed_because is None:
             # What is dropped from here on is committed, so a further page will bring it.
             channel.missed = False
-            rows, looked_at = await _page(exchange, wanted, last, _REPLAY_PAGE)
+            rows, looked_at, more = await _page(exchange, wanted, last, _REPLAY_PAGE)
             if rows and channel.closed_because is None:
                 await write(b"".join(_spelled(row, spelling) for row in rows))
             last = max(last, looked_at)
-            if len(rows) < _REPLAY_PAGE and not channel.missed:
+            if not more and not channel.missed:
                 break
         channel.skip_to(last)
         channel.holding = False

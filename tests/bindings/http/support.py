@@ -25,12 +25,10 @@ from runtime.config import Config
 from runtime.core import Clocks, Runtime, Stores
 from runtime.requests_service import RequestsService
 from runtime.twins import TwinViews
-from things.addresses import Address, Kind
-from things.errors import NotFound, UnknownName, UnknownThing
+from things.addresses import Address
 from things.identity import AccountType, Principal, Role
-from things.messages import JSONValue, Operation
-from things.records import HistoryQuery
-from things.times import rfc3339
+from things.messages import Operation
+from twin.service import DirectoryService, HistoryService, ValuesService
 from twin.store import Twin, open_twin
 
 PASSWORD = "correct horse battery staple"
@@ -109,7 +107,13 @@ async def house(
         stack.callback(authenticator.close)
         authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
         twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
-        binding = HttpBinding(config or HttpConfig(), tls=tls, accounts=authenticator, health=health, mounts=mounts)
+
+        def may_read(principal: Principal, thing_id: str) -> bool:
+            return authorizer.decide(principal, Operation.READ, Address(thing_id)).allowed
+
+        binding = HttpBinding(
+            config or HttpConfig(), tls=tls, accounts=authenticator, health=health, mounts=mounts, may_read=may_read
+        )
         views = TwinViews(
             twin.directory,
             authorizer,
@@ -125,13 +129,15 @@ async def house(
             describe=views.publication,
         )
         views.presence = runtime.presence
-        for service in (
-            RequestsService(twin.ledger, authorizer),
-            Directory(twin, authorizer, views=views),
-            Values(twin, authorizer),
-            Readings(twin, authorizer),
-        ):
-            runtime.services.add(service)
+
+        def may(principal: Principal, operation: Operation, address: Address) -> bool:
+            return authorizer.decide(principal, operation, address).allowed
+
+        runtime.services.add(RequestsService(twin.ledger, authorizer))
+        runtime.services.add(DirectoryService(twin.directory, may, views.document))
+        runtime.services.add(ValuesService(twin.directory, twin.values, may))
+        runtime.services.add(HistoryService(twin.directory, twin.history, may))
+        twin.directory.on_changed(binding.directory_changed)
         authenticator.on_revoked(lambda revoked: _revoke(runtime, revoked.covers))
         async with anyio.create_task_group() as tasks:
             await tasks.start(_served, runtime.serve)
@@ -204,94 +210,3 @@ class Events:
         except (EOFError, httpx.RemoteProtocolError, httpx.ReadError):
             return True
         return False
-
-
-# ---------------------------------------------------------------- the services that reads go through
-
-
-@dataclass(slots=True)
-class _Service:
-    twin: Twin
-    authorizer: LocalAuthorizer
-    thing_id = ""
-    td: dict[str, Any] = field(default_factory=dict)
-
-    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
-        assert isinstance(data, dict)
-        thing_id = str(data.get("thingID", self.thing_id))
-        operation = Operation.HISTORY if name == "readHistory" else Operation.READ
-        kind = Kind.PROPERTY if name == "readProperty" else None
-        affordance = str(data["name"]) if name == "readProperty" else None
-        return operation, Address(thing_id, kind, affordance)
-
-    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
-        assert isinstance(data, dict)
-        method = getattr(self, name, None)
-        if method is None:
-            raise UnknownName(self.thing_id, Kind.ACTION, name)
-        result: JSONValue = await method(data, principal)
-        return result
-
-
-@dataclass(slots=True)
-class Directory(_Service):
-    views: TwinViews | None = None
-    thing_id = "dtw:directory:things"
-
-    async def readTD(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
-        assert self.views is not None
-        found = self.views.document(data["thingID"], principal)
-        if found is None:
-            raise UnknownThing(data["thingID"])
-        return found
-
-
-@dataclass(slots=True)
-class Values(_Service):
-    thing_id = "dtw:values:latest"
-
-    async def readProperty(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
-        entry = self.twin.directory.get(data["thingID"])
-        if entry is None:
-            raise UnknownThing(data["thingID"])
-        value = self.twin.values.get(data["thingID"], Kind.PROPERTY, data["name"])
-        if value is None:
-            if data["name"] not in entry.td.properties:
-                raise UnknownName(data["thingID"], Kind.PROPERTY, data["name"])
-            raise NotFound(f"{data['name']} has no value yet")
-        return {"value": value.value, "created": rfc3339(value.created)}
-
-    async def readProperties(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
-        if self.twin.directory.get(data["thingID"]) is None:
-            raise UnknownThing(data["thingID"])
-        found = self.twin.values.of_thing(data["thingID"]).items()
-        return {name: {"value": value.value} for (kind, name), value in found if kind is Kind.PROPERTY}
-
-
-@dataclass(slots=True)
-class Readings(_Service):
-    thing_id = "dtw:history:readings"
-
-    async def readHistory(self, data: dict[str, Any], principal: Principal) -> JSONValue:  # noqa: N802
-        query = HistoryQuery(
-            things=data.get("things") or ([data["thingID"]] if "thingID" in data else []),
-            kind=Kind(data["kind"]) if "kind" in data else None,
-            names=data.get("names", ()),
-            after_row=data.get("afterRow"),
-            limit=data["limit"],
-        )
-        return {
-            "items": [
-                {
-                    "rowID": row.row_id,
-                    "thingID": row.thing_id,
-                    "kind": row.kind,
-                    "name": row.name,
-                    "value": json.loads(row.value),
-                    "created": rfc3339(row.created),
-                    "received": rfc3339(row.received),
-                    "quality": row.quality,
-                }
-                for row in await self.twin.history.read(query)
-            ]
-        }

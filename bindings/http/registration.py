@@ -1,0 +1,89 @@
+"""Registration information of directory entries: what a client may say, what is kept, what a reader gets.
+
+A time to live is kept with the TD and counted from each write; it wins over a given end. Times of creation and change
+are the directory's own, whatever a client says.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from things.errors import Invalid
+from things.times import parse_time, rfc3339
+
+CONTEXT = "https://www.w3.org/2022/wot/discovery"
+MAX_TTL_S = 10 * 366 * 86_400
+
+
+def expiry(td: Mapping[str, Any], now: int) -> int | None:
+    """When the registration ends (µs), None if never. Raises Invalid."""
+    registration = td.get("registration")
+    if registration is None:
+        return None
+    if not isinstance(registration, dict):
+        raise Invalid("registration is an object")
+    ttl, expires = registration.get("ttl"), registration.get("expires")
+    if ttl is not None:
+        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= MAX_TTL_S:
+            raise Invalid("registration/ttl is a number of seconds, more than 0")
+        return now + round(ttl * 1_000_000)
+    if expires is None:
+        return None
+    if not isinstance(expires, str):
+        raise Invalid("registration/expires is a time as text")
+    return parse_time(expires)
+
+
+def stored(td: Mapping[str, Any]) -> dict[str, Any]:
+    """The TD as it is kept: of its registration only the time to live, which later writes count from."""
+    kept = {name: value for name, value in td.items() if name != "registration"}
+    ttl = (td.get("registration") or {}).get("ttl")
+    if ttl is not None:
+        kept["registration"] = {"ttl": ttl}
+    return kept
+
+
+def standing(td: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The TD as it would have to be written again to change nothing: with the end of its registration."""
+    registration = td.get("registration") or {}
+    if "ttl" in registration or entry.get("expires") is None:
+        return dict(td)
+    return {**td, "registration": {**registration, "expires": entry["expires"]}}
+
+
+def enriched(td: Mapping[str, Any], entry: Mapping[str, Any], *, retrieved: int) -> dict[str, Any]:
+    """The TD with its registration information, whose context it then names."""
+    registration = dict(td.get("registration") or {})
+    registration |= {"created": entry["created"], "modified": entry["modified"], "retrieved": rfc3339(retrieved)}
+    if entry.get("expires") is not None:
+        registration["expires"] = entry["expires"]
+    context = td.get("@context")
+    contexts = context if isinstance(context, list) else [context]
+    if CONTEXT not in contexts:
+        # Prefix maps come last, after every context they may refine.
+        at = next((index for index, one in enumerate(contexts) if isinstance(one, dict)), len(contexts))
+        contexts = [*contexts[:at], CONTEXT, *contexts[at:]]
+    return {**td, "@context": contexts, "registration": registration}
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """A JSON merge patch laid over a document (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that makes `after` of `before`."""
+    patch: dict[str, Any] = {name: None for name in before if name not in after}
+    for name, value in after.items():
+        old = before.get(name)
+        if name in before and old == value:
+            continue
+        patch[name] = difference(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return patch
