@@ -51,6 +51,7 @@ def replay(
     Delimiter, header, time column and types are found by reading the file. Rows that do not fit are reported with
     their line number, skipped and counted.
     """
+    pace = speed_of(speed)
     recording = Recording.open(file, time_column=time_column)
     name = thing or re.sub(r"[^A-Za-z0-9._:@-]+", "-", file.stem)[:128] or "recording"
     wanted = dict(_unit(text) for text in units)
@@ -66,7 +67,7 @@ def replay(
         speaker.expose(name, recording.td(title or file.stem, wanted))
         async with speaker:
             await speaker.connected()
-            played = await play(speaker, name, recording, speed=speed_of(speed), limit=limit, on_unreadable=note)
+            played = await play(speaker, name, recording, speed=pace, limit=limit, on_unreadable=note)
             await speaker.flush()
             return played
 

@@ -1,0 +1,301 @@
+"""The `skep` command as people and scripts use it: what it prints, how it fails, with which exit code."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skep.cli import main
+from tests.skep.runtimes import process
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+Skep = Callable[..., Said]
+
+OFF = ("--http", "off", "--https", "off", "--mqtt", "off", "--mqtts", "off")
+
+
+@pytest.fixture
+def skep(capsys: pytest.CaptureFixture[str]) -> Skep:
+    def run(*arguments: str) -> Said:
+        capsys.readouterr()
+        code = main(arguments)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Said(code, said.out, said.err)
+
+    return run
+
+
+def run_apart(*arguments: str) -> Said:
+    """The same in a process of its own: `skep run` sets up logging, which would stay with the tests."""
+    done = subprocess.run([sys.executable, "-m", "skep", *arguments], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running runtime: its folder, and the addresses it gave."""
+
+    home: Path
+    ready: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    home = tmp_path_factory.mktemp("served") / "home"
+    with process(home) as ready:
+        yield Served(home, ready)
+
+
+RECORDING = """time,temperature,door
+2026-01-01T00:00:00Z,19.5,closed
+2026-01-01T00:05:00Z,warm,closed
+2026-01-01T00:10:00Z,20.5,open
+"""
+
+
+@pytest.fixture(scope="module")
+def hall(served: Served, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Thing that a replay has made; its agent is gone."""
+    path = tmp_path_factory.mktemp("recordings") / "hall.csv"
+    path.write_text(RECORDING + "2026-01-01T00:15:00Z,21.5,open\n2026-01-01T00:20:00Z,22.5,open\n")
+    played = subprocess.run(
+        [sys.executable, "-m", "skep", "replay", str(path), "--speed", "max", "--json", "--home", str(served.home)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(played.stdout) == {
+        "thingID": "dtw:replay:hall",
+        "rows": 4,
+        "values": 8,
+        "unreadable": 1,
+        "backward": 0,
+    }
+    assert "hall.csv:3: unreadable: temperature: 'warm' is not a number" in played.stderr
+    return "dtw:replay:hall"
+
+
+def test_account_is_made_with_its_token_and_listed_without(skep: Skep, served: Served) -> None:
+    home = ("--home", str(served.home))
+    made = skep("client", "add", "pumps", "--type", "agent", "--json", *home).json()
+
+    assert set(made) == {"clientID", "type", "role", "token"}
+    assert (made["clientID"], made["type"], made["role"]) == ("pumps", "agent", "agent")
+    listed = {item["clientID"]: item for item in skep("client", "ls", "--json", *home).json()}
+    assert listed["pumps"]["type"] == "agent"
+    assert made["token"] not in json.dumps(listed)
+
+    again = skep("client", "add", "pumps", "--type", "agent", *home)
+    assert (again.code, again.err.partition(":")[0]) == (5, "conflict")
+
+
+def test_account_changes_its_role_is_disabled_enabled_and_removed(skep: Skep, served: Served) -> None:
+    home = ("--home", str(served.home))
+    token = skep("client", "add", "eve", "--type", "consumer", "--role", "viewer", "--json", *home).json()["token"]
+    far = ("--url", served.ready["https"], "--token", token, "--ca", served.ready["ca"])
+
+    assert skep("things", "ls", *far).code == 0
+    assert skep("client", "ls", *far).code == 3
+    assert skep("client", "role", "eve", "operator", *home).out == "eve is now operator\n"
+    assert skep("client", "disable", "eve", *home).code == 0
+    assert skep("things", "ls", *far).code == 3
+    assert skep("client", "enable", "eve", *home).code == 0
+    assert skep("client", "remove", "eve", *home).code == 0
+    gone = skep("client", "role", "eve", "viewer", *home)
+    assert (gone.code, gone.err) == (4, "unknown-account: no account 'eve'\n")
+
+
+def test_replayed_recording_is_a_thing_with_its_own_times(skep: Skep, served: Served, hall: str) -> None:
+    home = ("--home", str(served.home))
+
+    things = {td["id"]: td for td in skep("things", "ls", "--json", *home).json()}
+    rows = skep("history", "show", hall, "temperature", "--json", *home).json()
+    then = skep("asof", "2026-01-01T00:10:00Z", "dtw:replay:*", "--json", *home).json()
+
+    assert things[hall]["properties"]["temperature"]["type"] == "number"
+    assert things[hall]["properties"]["door"]["type"] == "string"
+    assert [(row["created"], row["value"]) for row in rows] == [
+        ("2026-01-01T00:20:00Z", 22.5),
+        ("2026-01-01T00:15:00Z", 21.5),
+        ("2026-01-01T00:10:00Z", 20.5),
+        ("2026-01-01T00:00:00Z", 19.5),
+    ]
+    assert {row["name"]: row["value"] for row in then} == {"temperature": 20.5, "door": "open"}
+
+
+def test_things_are_shown_as_tables_too(skep: Skep, served: Served, hall: str) -> None:
+    home = ("--home", str(served.home))
+
+    assert "temperature" in skep("things", "ls", *home).out
+    assert "22.5" in skep("things", "show", hall, *home).out
+    assert "22.5" in skep("history", "show", hall, *home).out
+    assert skep("things", "show", "dtw:replay:attic", *home).code == 4
+
+
+def test_latest_values_are_watched(skep: Skep, served: Served, hall: str) -> None:
+    said = skep("watch", f"{hall}/temperature", "--latest", "--count", "1", "--json", "--home", str(served.home))
+
+    assert json.loads(said.out)["value"] == 22.5
+    assert skep("watch", hall, "--seconds", "0.2", "--home", str(served.home)) == Said(0, "", "")
+
+
+def test_invoking_what_is_not_there_or_not_json_is_refused(skep: Skep, served: Served, hall: str) -> None:
+    home = ("--home", str(served.home))
+
+    assert skep("invoke", hall, "open", *home).code == 4
+    assert skep("invoke", "dtw:replay:attic", "open", *home).code == 4
+    broken = skep("invoke", hall, "open", "{not json", *home)
+    assert (broken.code, broken.err.partition(":")[0]) == (7, "malformed")
+    assert skep("requests", "ls", "--json", *home).json() == []
+    assert skep("requests", "show", "01a1fe15-f6b2-7000-8000-5cc1be1fed7e", *home).code == 4
+
+
+def test_history_is_exported_sealed_planned_and_verified(skep: Skep, served: Served, hall: str, tmp_path: Path) -> None:
+    home = ("--home", str(served.home))
+    path = tmp_path / "out.csv"
+
+    assert skep("history", "export", hall, "--name", "temperature", "--to-file", str(path), *home).code == 0
+    assert path.read_text().splitlines()[1] == "2026-01-01T00:00:00Z,dtw:replay:hall,property,temperature,19.5"
+    assert skep("history", "seal", "--json", *home).json()["rows"] >= 8
+    assert skep("history", "plan", "--json", *home).json()["rows"] >= 8
+    assert skep("history", "verify", "--json", *home).json()["problems"] == []
+
+
+def test_decisions_are_explained(skep: Skep, served: Served, hall: str) -> None:
+    home = ("--home", str(served.home))
+    skep("client", "add", "olga", "--type", "consumer", "--role", "operator", *home)
+
+    allowed = skep("authz", "explain", "olga", "invoke_action", hall, "open", *home)
+    denied = skep("authz", "explain", "olga", "write_property", hall, "door", "--json", *home)
+
+    assert (allowed.code, allowed.out.splitlines()[0]) == (0, "allowed")
+    assert denied.code == 1
+    assert json.loads(denied.out)["allowed"] is False
+
+
+def test_audit_log_is_verified(skep: Skep, served: Served) -> None:
+    assert skep("audit", "verify", "--json", "--home", str(served.home)).json()["intact"] is True
+
+
+def test_commands_do_without_a_runtime_and_leave_the_folder_free(skep: Skep, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+
+    made = skep("client", "add", "pumps", "--type", "agent", "--json", "--home", str(home)).json()
+    listed = skep("client", "ls", "--json", "--home", str(home)).json()
+
+    assert made["token"]
+    assert [item["clientID"] for item in listed] == ["pumps"]
+
+
+def test_folder_that_is_not_there_is_said_with_what_to_do(skep: Skep, tmp_path: Path) -> None:
+    said = skep("things", "ls", "--home", str(tmp_path / "none"))
+
+    assert said.code == 6
+    assert said.err.startswith("unavailable: there is no data folder")
+
+
+def test_second_runtime_in_the_same_folder_is_refused(served: Served) -> None:
+    said = run_apart("run", "--home", str(served.home), *OFF)
+
+    assert (said.code, said.err.partition(":")[0]) == (9, "locked")
+
+
+def test_port_in_use_is_said_in_one_line(served: Served, tmp_path: Path) -> None:
+    taken = served.ready["http"].removeprefix("http://")
+
+    said = run_apart("run", "--home", str(tmp_path / "home"), *OFF[2:], "--http", taken)
+
+    assert (said.code, said.err.splitlines()[-1].partition(":")[0]) == (9, "address-in-use")
+
+
+def test_unusable_home_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    said = run_apart("run", "--home", str(tmp_path / "file"), *OFF)
+
+    assert (said.code, said.err.partition(":")[0]) == (7, "config-invalid")
+
+
+def test_unknown_configuration_key_suggests_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "skep.toml").write_text("[mqtt]\nmax_inflite = 3\n")
+
+    said = run_apart("run", "--home", str(tmp_path))
+
+    assert said.code == 7
+    assert "mqtt/max_inflite" in said.err
+    assert "did you mean 'max_inflight'?" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("thngs",), "did you mean 'things'?"),
+        (("things", "ls", "--hom", "x"), "Did you mean '--home'?"),
+        (("client", "ad"), ""),
+        (("client", "add", "x"), "Missing option '--type'"),
+        (("things", "ls", "--home", "x", "--url", "https://x"), "not both"),
+        (("history", "show", "dtw:a:b", "--from", "yesterdayish"), ""),
+    ],
+)
+def test_wrong_command_lines_are_answered_with_a_hint(skep: Skep, arguments: Sequence[str], hint: str) -> None:
+    said = skep(*arguments)
+
+    assert said.code in (2, 7)
+    assert hint in said.err
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "fast"])
+def test_impossible_speeds_are_refused(skep: Skep, tmp_path: Path, speed: str) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text(RECORDING)
+
+    said = skep("replay", str(path), "--speed", speed, "--mqtt", "mqtt://127.0.0.1:9", "--token", "x")
+
+    assert (said.code, said.err.partition(":")[0]) == (7, "invalid")
+
+
+def test_unreachable_runtime_and_wrong_token_have_their_own_codes(skep: Skep, served: Served) -> None:
+    nobody = skep("things", "ls", "--url", "https://127.0.0.1:9", "--token", "x", "--ca", served.ready["ca"])
+    wrong = skep("things", "ls", "--url", served.ready["https"], "--token", "x", "--ca", served.ready["ca"])
+
+    assert (nobody.code, nobody.err.partition(":")[0]) == (6, "unavailable")
+    assert wrong.code == 3
+
+
+def test_doctor_finds_what_is_wrong(skep: Skep, tmp_path: Path) -> None:
+    (tmp_path / "skep.toml").write_text("versoin = 1\n")
+    tmp_path.chmod(0o755)
+
+    said = skep("doctor", "--json", "--home", str(tmp_path))
+
+    assert said.code == 1
+    wrong = {item["check"] for item in json.loads(said.out) if not item["ok"]}
+    assert {"home", "config"} <= wrong
+
+
+def test_module_is_the_same_command() -> None:
+    said = subprocess.run([sys.executable, "-m", "skep", "--version"], capture_output=True, text=True, timeout=30)
+
+    assert (said.returncode, said.stdout.partition(",")[0]) == (0, "skep")
