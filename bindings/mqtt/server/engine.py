@@ -23,7 +23,7 @@ from bindings.mqtt.server.listening import listen
 from bindings.mqtt.server.packets import Connect
 from bindings.mqtt.server.properties import Property
 from bindings.mqtt.server.reasons import Reason
-from bindings.mqtt.server.sessions import Session, Sessions, Will
+from bindings.mqtt.server.sessions import DepartedLink, Session, Sessions, Will
 from bindings.mqtt.server.store import SessionStore
 from bindings.mqtt.server.ticker import SLOT_S, Ticker
 from bindings.mqtt.server.websocket import Receive, Scope, Send, serve_websocket
@@ -342,11 +342,17 @@ class NativeEngine:
         now = self.now()
         if will is not None:
             if will_delay_s and session.is_kept:
-                session.will = Will(message=will, link=connection, due=now + min(will_delay_s, session.expiry_s))
+                departed = DepartedLink(
+                    principal=connection.principal,
+                    client_id=connection.client_id,
+                    source=connection.source,
+                    protocol_level=connection.protocol_level,
+                )
+                session.will = Will(message=will, link=departed, due=now + min(will_delay_s, session.expiry_s))
                 self.sessions.watch(session, session.will.due)
             elif reason is not Closed.SHUTDOWN:
                 self._fire(connection, will)
-        self.gate.closed(connection, reason)
+        self._closed(connection, reason)
         if session.is_kept:
             session.ends = now + session.expiry_s
             session.dirty = True
@@ -356,30 +362,51 @@ class NativeEngine:
 
     def _parted(self, session: Session, now: float) -> None:
         if session.will is not None and session.will.due <= now:
-            will, session.will = session.will, None
             session.dirty = True
-            self._fire(will.link, will.message)
+            self._fire_delayed(session)
         if session.ends is not None and session.ends <= now:
             self._end_session(session)
 
     def _end_session(self, session: Session) -> None:
         """[MQTT-3.1.2-10] a delayed will fires when its session ends."""
         self.sessions.remove(session)
-        if session.will is not None:
-            will, session.will = session.will, None
-            self._fire(will.link, will.message)
+        self._fire_delayed(session)
         if self._store is not None and session.is_stored:
             session.is_stored = False
             self._store.forget(session.key)
 
+    def _fire_delayed(self, session: Session) -> None:
+        """A publish comes from an open link, so one stands in for the client while its will is routed."""
+        will, session.will = session.will, None
+        if will is not None:
+            try:
+                self.gate.opened(will.link, resumed=False)
+            except Exception:
+                log.exception("a delayed will was lost", extra={"client": will.link.client_id})
+                return
+            self._fire(will.link, will.message)
+            self._closed(will.link, Closed.LOST)
+
     def _fire(self, link: Link, will: Publish) -> None:
-        self._start(self._received(link, will, self.gate.received(link, will)))
+        try:
+            answer = self.gate.received(link, will)
+        except Exception:
+            log.exception("a will was lost", extra={"client": link.client_id, "topic": will.topic})
+        else:
+            self._start(self._received(link, will, answer))
 
     async def _received(self, link: Link, will: Publish, answer: Awaitable[Outcome]) -> None:
         try:
             await answer
         except Exception:
             log.exception("a will could not be committed", extra={"client": link.client_id, "topic": will.topic})
+
+    def _closed(self, link: Link, reason: Closed) -> None:
+        """Tell the gate; what breaks there must not end the engine's own clean-up, nor its timer."""
+        try:
+            self.gate.closed(link, reason)
+        except Exception:
+            log.exception("the end of a link was not taken", extra={"client": link.client_id})
 
     # -- sessions on disk ---------------------------------------------------------------------------------------------
 

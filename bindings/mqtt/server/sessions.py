@@ -13,7 +13,8 @@ from enum import IntEnum
 from itertools import count
 
 from bindings.mqtt.outbox import Outbox
-from bindings.mqtt.seam import Flow, Link, Outcome, Publish, SubscribeOptions
+from bindings.mqtt.seam import Closed, Flow, Link, Outcome, Publish, SubscribeOptions
+from things.identity import Principal
 
 Key = tuple[str, str]
 """Account and client id."""
@@ -39,12 +40,30 @@ class InFlight:
     delivered: Callable[[], None] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DepartedLink:
+    """Stands in for a link that is gone while its delayed will is routed; nothing reaches it."""
+
+    principal: Principal
+    client_id: str
+    source: str | None
+    protocol_level: int
+    dropped: int = 0
+
+    def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
+        """Nothing is taken."""
+        return False
+
+    def close(self, reason: Closed) -> None:
+        """It is over with the will."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Will:
-    """A will whose delay runs, and the link it speaks for."""
+    """A will whose delay runs, and who it speaks for."""
 
     message: Publish
-    link: Link
+    link: DepartedLink
     due: float
     """Engine clock."""
 

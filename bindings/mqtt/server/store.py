@@ -13,7 +13,6 @@ import os
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,8 +20,8 @@ from typing import Any, Self
 from pydantic_core import from_json, to_json
 
 from bindings.mqtt.outbox import Outbox
-from bindings.mqtt.seam import Closed, Flow, Limits, Publish, SubscribeOptions
-from bindings.mqtt.server.sessions import InFlight, Key, Session, Step, Will
+from bindings.mqtt.seam import Flow, Limits, Publish, SubscribeOptions
+from bindings.mqtt.server.sessions import DepartedLink, InFlight, Key, Session, Step, Will
 from things.errors import StorageDamaged
 from things.identity import AccountType, Principal
 
@@ -43,24 +42,6 @@ PRAGMA user_version = 1;
 
 _MARK = "INSERT OR IGNORE INTO received VALUES (?, ?, ?)"
 _UNMARK = "DELETE FROM received WHERE account = ? AND client_id = ? AND packet_id = ?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepartedLink:
-    """The link of a client that was connected before a restart: a delayed will speaks for it, nothing reaches it."""
-
-    principal: Principal
-    client_id: str
-    source: str | None
-    protocol_level: int
-    dropped: int = 0
-
-    def push(self, message: Publish, delivered: object = None) -> bool:
-        """Nothing is taken."""
-        return False
-
-    def close(self, reason: Closed) -> None:
-        """It is closed."""
 
 
 class SessionStore:

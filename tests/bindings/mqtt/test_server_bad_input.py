@@ -159,6 +159,22 @@ async def test_a_gate_that_breaks_costs_its_caller_the_link_and_nobody_else() ->
         await canary.ping()
 
 
+async def test_a_gate_that_breaks_at_the_end_of_a_link_does_not_end_the_engine() -> None:
+    async with serving() as served, served.client() as canary:
+        await canary.connect("canary")
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("broken")
+
+        served.gate.closed = broken  # type: ignore[method-assign]
+        async with served.client() as client:
+            await client.connect("client", keep_alive=1)
+            assert await client.closed() == b""
+
+        await canary.ping()
+        assert len(served.engine.sessions) == 1
+
+
 PACKETS = [
     connect("fuzz"),
     connect("fuzz", level=5, will=("w", b"", 1), properties=props(b"\x11\0\0\0\1"), keep_alive=10),
