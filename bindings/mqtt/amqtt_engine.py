@@ -1,7 +1,7 @@
 """The embedded amqtt broker as a wire engine: MQTT 3.1.1, deliveries at QoS 0 and 1, no session outlives its link.
 
 amqtt decodes checked packets and drives each connection; it keeps no retained message, subscription, queue or will,
-and every session it sees has an id that never repeats, so that none is ever found, kicked or resumed by its id. One
+and every session it sees has an id of its own that never repeats: whose session is whose is decided in `front`. One
 private name is overridden (`Broker._initialize_client_session`), which is why the version is pinned exactly.
 """
 
@@ -32,7 +32,7 @@ from bindings.mqtt.tasks import Tasks
 from things.errors import ConfigInvalid
 
 MAX_QOS = 1
-"""amqtt's outgoing QoS 2 loses messages whose client is slow, so none is granted."""
+"""Deliveries at QoS 2 are left to engines that keep sessions; without one they promise nothing more than QoS 1."""
 
 _LISTENER = "default"
 _ADMITTED = "skep.admitted"

@@ -53,7 +53,9 @@ class Client:
         ended, packet = Closed.LOST, b""
         try:
             if self.out.unread_bytes > MAX_UNREAD_BYTES:
-                await self.out.drain()
+                # A client that writes and never reads is as good as silent.
+                async with asyncio.timeout(self.packets.idle_s):
+                    await self.out.drain()
             packet = await self.packets.packet()
             if packet:
                 check(packet)
