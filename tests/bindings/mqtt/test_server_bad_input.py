@@ -166,7 +166,7 @@ async def test_a_gate_that_breaks_at_the_end_of_a_link_does_not_end_the_engine()
         def broken(*_: object) -> None:
             raise RuntimeError("broken")
 
-        served.gate.closed = broken  # type: ignore[method-assign]
+        served.gate.closed = broken  # type: ignore[method-assign,assignment]
         async with served.client() as client:
             await client.connect("client", keep_alive=1)
             assert await client.closed() == b""
