@@ -5,6 +5,7 @@ runs over Spark Connect.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -56,6 +57,8 @@ def opened(
             if master.startswith("local"):
                 # Else Spark looks for an address of this host, warns about it, and may listen on it.
                 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+                # Else the workers run whatever python3 comes first on PATH, without our packages.
+                os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if master:
             builder = builder.master(master)
         if master and master.startswith("local"):

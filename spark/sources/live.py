@@ -1,25 +1,28 @@
 """Readings of a running gateway over its history API, page by page, replayable by row id."""
 
 import io
+import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pyarrow as pa
-from pydantic_core import to_json
+import pyarrow.compute as pc
+from pydantic_core import from_json, to_json
 
 from spark.sources.files import Selection, arrow_schema
 from things.errors import Forbidden, SkepError, TokenInvalid, Unavailable
-from things.lake import READINGS_COLUMNS, agent_of, placed
+from things.lake import READINGS_COLUMNS, VALUE_COLUMNS, agent_of, placed
 from things.times import parse_time, rfc3339
 
 PAGE = 1_000
 WAIT_S = 30.0
 ARROW = "application/vnd.apache.arrow.stream"
 DAY_US = 86_400_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_AFTER = re.compile(r"[?&]after=(\d+)[^>]*>;\s*rel=\"next\"")
+_TIME = pa.timestamp("us", tz="UTC")
 
 
 class LiveGateway:
@@ -41,15 +44,13 @@ class LiveGateway:
             first, end = (parse_time(f"{day}T00:00:00Z") for day in selection.days)
             query += [("from", rfc3339(first)), ("to", rfc3339(end + DAY_US))]
         while True:
-            reply = self._get("/history", [*query, ("after", str(after))])
-            table = _table(reply)
-            if not table.num_rows:
-                return
-            after = table["row_id"][-1].as_py()
-            kept = table.filter(_wanted(table, selection, last))
+            page = _page(self._get("/history", [*query, ("after", str(after))]))
+            kept = page.table.filter(_wanted(page.table, selection, last))
             yield from kept.to_batches()
-            if (last is not None and after >= last) or table.num_rows < self._page:
+            # A page may be short of what this token may not see; only the gateway knows whether more follows.
+            if page.next_after is None or (last is not None and page.next_after >= last):
                 return
+            after = page.next_after
 
     def last_row(self, selection: Selection, after: int, most: int | None) -> int:
         """The last row id among the next `most` readings after one; `after` when there are none."""
@@ -107,46 +108,55 @@ class LiveGateway:
         return reply
 
 
-def _table(reply: httpx.Response) -> pa.Table:
-    """A page with the lake's columns and `gateway`, `day`, in order of row id."""
+class _Page(NamedTuple):
+    """The lake's columns and `gateway`, `day`, in order of row id; where the next page begins, if there is one."""
+
+    table: pa.Table
+    next_after: int | None
+
+
+def _page(reply: httpx.Response) -> _Page:
     if reply.headers.get("content-type", "").startswith(ARROW):
         with pa.ipc.open_stream(io.BytesIO(reply.content)) as stream:
-            table = stream.read_all()
-        columns = {
-            field.name: table[field.name].cast(field.type)
-            if field.name in table.column_names
-            else pa.nulls(table.num_rows, field.type)
-            for field in arrow_schema(READINGS_COLUMNS)
-        }
-        table = pa.table(columns)
+            found = stream.read_all()
+        columns = {name: found[name].to_pylist() for name in ("rowID", "thingID", "kind", "name", "quality")}
+        values = from_json("[" + ",".join(found["value"].to_pylist()) + "]")
+        created, received = (found[name].cast(_TIME) for name in ("created", "received"))
+        following = _AFTER.search(reply.headers.get("link", ""))
+        next_after = int(following[1]) if following else None
     else:
-        table = pa.Table.from_pylist(
-            [_row(item) for item in reply.json()["items"]], schema=arrow_schema(READINGS_COLUMNS)
+        document = reply.json()
+        items = document["items"]
+        columns = {name: [item[name] for item in items] for name in ("rowID", "thingID", "kind", "name", "quality")}
+        values = [item["value"] for item in items]
+        created, received = (
+            pa.array([parse_time(item[name]) for item in items], _TIME) for name in ("created", "received")
         )
-    days = table["created"].cast(pa.timestamp("us", tz="UTC")).cast(pa.date32())
-    gateway = pa.nulls(table.num_rows, pa.string()).fill_null("")
-    return table.append_column("gateway", gateway).append_column("day", days)
-
-
-def _row(item: Mapping[str, Any]) -> dict[str, Any]:
-    value = placed(item["value"])
-    return {
-        **value._asdict(),
-        "row_id": item["rowID"],
-        "agent_id": agent_of(item["thingID"]),
-        "thing_id": item["thingID"],
-        "name": item["name"],
-        "kind": item["kind"],
-        "created": parse_time(item["created"]),
-        "received": parse_time(item["received"]),
-        "quality": int(item.get("quality") or 0) | value.quality,
-        "td_version": int(item.get("tdVersion") or 0),
+        next_after = int(document["cursor"]) if document.get("cursor") is not None else None
+    spread = [placed(value) for value in values]
+    quality = [(flags or 0) | value.quality for flags, value in zip(columns["quality"], spread, strict=True)]
+    rows = len(values)
+    arrays: dict[str, Any] = {
+        "row_id": columns["rowID"],
+        "agent_id": [agent_of(thing) for thing in columns["thingID"]],
+        "thing_id": columns["thingID"],
+        "name": columns["name"],
+        "kind": columns["kind"],
+        "created": created,
+        "received": received,
+        "quality": quality,
+        # The API does not tell which version of the Thing Description was in force.
+        "td_version": [0] * rows,
+        **{name: [getattr(value, name) for value in spread] for name in VALUE_COLUMNS},
     }
+    schema = arrow_schema(READINGS_COLUMNS)
+    table = pa.table({f.name: arrays.get(f.name, pa.nulls(rows, f.type)) for f in schema}, schema=schema)
+    days = table["created"].cast(pa.date32())
+    gateway = pa.array([""] * rows, pa.string())
+    return _Page(table.append_column("gateway", gateway).append_column("day", days), next_after)
 
 
 def _wanted(table: pa.Table, selection: Selection, last: int | None) -> Any:
-    import pyarrow.compute as pc
-
     wanted = pc.less_equal(table["row_id"], 2**63 - 1 if last is None else last)
     if selection.kinds:
         wanted = pc.and_(wanted, pc.is_in(table["kind"], pa.array(list(selection.kinds), pa.string())))

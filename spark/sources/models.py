@@ -1,7 +1,7 @@
 """One wide table for all Things of a model: a column for each affordance, typed as its data schema says.
 
-A model is a term of a Thing Description's `@type`, or the target of its `type` link. Unit, minimum, maximum and title of
-a column are in its metadata.
+A model is a term of a Thing Description's `@type`, or the target of its `type` link. Unit, minimum, maximum and title
+of a column are in its metadata.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,9 +98,8 @@ def wide(batches: Iterable[pa.RecordBatch], model: Model) -> Iterator[pa.RecordB
     if not found:
         return
     table = pa.Table.from_batches(found).sort_by("row_id")
-    things = {pair for pair in model.things}
     gateway = table["gateway"][0].as_py()
-    mine = pc.is_in(table["thing_id"], pa.array([thing for own, thing in things if own == gateway], pa.string()))
+    mine = pc.is_in(table["thing_id"], pa.array([thing for own, thing in model.things if own == gateway], pa.string()))
     table = table.filter(mine)
     columns = {name: table[name] for name in KEY}
     for column in model.columns:

@@ -30,7 +30,6 @@ from things.addresses import checked_thing
 from things.errors import Invalid, Rejected
 
 BATCH = 1_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Published(WriterCommitMessage):

@@ -1,8 +1,8 @@
-"""The data source `skep`, in pure Python: batches and streams out of a lake or a running gateway, results back into one.
+"""The data source `skep`, in pure Python: out of a lake or a running gateway, in batches or streams, and back into one.
 
 Options for reading: `lake` (folder or URL), or `url` with `token` and `ca`; `things`, `names`, `kinds`, `gateways`
-(comma separated), `days` (`2026-01-01,2026-01-31`), `model`; for streams `maxRowsPerBatch`. For writing: `url`, `token`,
-`ca`, `thing`, and see `spark.sources.publishing`. Spark gives a Python source no column pruning, so select by options.
+(comma separated), `days` (`2026-01-01,2026-01-31`), `model`; for streams `maxRowsPerBatch`. For writing see
+`spark.sources.publishing`. Spark gives a Python source no column pruning, so select by options.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,27 +34,12 @@ from spark.sources.publishing import Publisher
 from things.errors import Invalid
 from things.lake import Part
 
-KNOWN = frozenset(
-    [
-        "lake",
-        "url",
-        "token",
-        "ca",
-        "things",
-        "names",
-        "kinds",
-        "gateways",
-        "days",
-        "model",
-        "maxrowsperbatch",
-        "thing",
-        "title",
-        "name",
-        "kind",
-        "created",
-    ]
-)
-"""Options, as Spark hands them over: in lower case."""
+# fmt: off
+KNOWN = frozenset({
+    "lake", "url", "token", "ca", "things", "names", "kinds", "gateways", "days", "model", "maxrowsperbatch",
+})
+# fmt: on
+"""Options for reading, in lower case, as Spark may hand them over."""
 
 
 def register(session: SparkSession) -> None:
