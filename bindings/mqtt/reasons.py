@@ -64,6 +64,7 @@ def problem(error: SkepError, **members: JSONValue) -> dict[str, JSONValue]:
         "type": f"urn:skep:error:{error.code}",
         "title": error.code,
         "detail": error.detail,
+        "code": error.code,
         **{name: value for name, value in members.items() if value is not None},
     }
     problems = error.problems if isinstance(error, Invalid) else ()

@@ -188,12 +188,10 @@ async def _connected(skep: Skep, account: Account) -> AsyncIterator[aiomqtt.Clie
 
 @asynccontextmanager
 async def _listening(peer: Any) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(peer.listen())
-    try:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(peer.listen)
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+        tasks.cancel_scope.cancel()
 
 
 # ---------------------------------------------------------------- HTTP

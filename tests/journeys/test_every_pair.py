@@ -42,7 +42,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[Skep]:
-    async with skep(tmp_path) as running:
+    async with skep(tmp_path, http={"poll_interval_s": 0.5}) as running:
         yield running
 
 
@@ -57,10 +57,10 @@ class _Pair:
     def agent(self) -> AbstractAsyncContextManager[AgentPeer]:
         return AGENTS[self._pair[1]](self.runtime, self._works)
 
-    async def reachable(self) -> None:
-        """Until the agent takes requests: a call before that is refused, as it should be."""
+    async def reachable(self, wanted: bool) -> None:
+        """Until the agent takes requests, or no longer does."""
         with anyio.fail_after(5):
-            while not self.runtime.running.runtime.deliveries.is_reachable("works"):  # noqa: ASYNC110
+            while self.runtime.running.runtime.deliveries.is_reachable("works") != wanted:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
 
     def consumer(self) -> AbstractAsyncContextManager[ConsumerPeer]:
@@ -125,9 +125,10 @@ async def test_action_waits_for_an_absent_agent_and_is_delivered_at_connect(side
 
 async def test_rpc_is_answered_or_refused_at_once(sides: _Pair) -> None:
     async with sides.consumer() as ann:
+        await sides.reachable(False)  # a polling agent counts as connected for its interval
         refused = await ann.call(THING, "setSpeed", 3, "c-1")
         async with sides.agent() as agent:
-            await sides.reachable()
+            await sides.reachable(True)
             answers: list[dict[str, Any]] = []
             async with anyio.create_task_group() as tasks:
 
