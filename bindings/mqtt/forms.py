@@ -14,6 +14,7 @@ from things.td import ThingDescription
 
 Form = dict[str, JSONValue]
 
+
 def forms_of(td: ThingDescription, twin: TwinID, urls: Sequence[str]) -> Mapping[tuple[str, str], Sequence[Form]]:
     """Forms by kind and name, for each base URL in turn."""
     found: dict[tuple[str, str], Sequence[Form]] = {}

@@ -18,6 +18,7 @@ from bindings.mqtt.links import ClientLink, Wire
 from bindings.mqtt.seam import Closed, Gate, Limits, Listener
 from bindings.mqtt.streams import MAX_UNREAD_BYTES, CoalescingWriter, PacketReader
 from bindings.mqtt.tasks import Tasks
+from things.errors import AddressInUse
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Front:
         self._connections: set[asyncio.Future[None]] = set()
 
     async def listen(self, listener: Listener, serve: Callable[[Client], Awaitable[None]]) -> tuple[str, int]:
-        """Listen at an address; `serve` gets each client before its CONNECT and calls `admit`."""
+        """Listen at an address; `serve` gets each client before its CONNECT and calls `admit`. Raises AddressInUse."""
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             out = CoalescingWriter(writer, self._tasks.start)
@@ -104,9 +105,13 @@ class Front:
             connection.add_done_callback(self._connections.discard)
 
         handshake_s = self._limits.connect_timeout_s if listener.tls else None
-        server = await asyncio.start_server(
-            connected, listener.host, listener.port, ssl=listener.tls, ssl_handshake_timeout=handshake_s
-        )
+        try:
+            server = await asyncio.start_server(
+                connected, listener.host, listener.port, ssl=listener.tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError as error:
+            where = f"{listener.host}:{listener.port}"
+            raise AddressInUse(f"cannot listen on {where}: {error.strerror or error}") from error
         self._servers.append(server)
         address = server.sockets[0].getsockname()
         return str(address[0]), int(address[1])

@@ -15,6 +15,7 @@ from bindings.mqtt.seam import Closed, Flow, Limits, Listener, Publish
 from tests.bindings.mqtt import wire
 from tests.bindings.mqtt.contract_engine import DEADLINE_S, ENGINES, EngineType, Recording, serving
 from tests.bindings.mqtt.wire import connect, connected, puback, publish, pubrel, raw, subscribe
+from things.errors import AddressInUse
 
 pytestmark = pytest.mark.anyio
 
@@ -650,6 +651,20 @@ async def test_stopping_acknowledges_what_is_being_committed_and_closes_every_li
         assert (await client.expect(wire.PUBACK)).packet_id == 9
         assert await client.is_cut_off()
     assert gate.reasons == [Closed.SHUTDOWN]
+
+
+async def test_an_address_somebody_else_listens_on_is_named(
+    engine_type: EngineType, gate: Recording, limits: Limits, address: Address
+) -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        async with serving(engine_type([Listener(host=address[0], port=address[1])], limits), gate):
+            pass
+
+    error: BaseException = raised.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, AddressInUse)
+    assert str(address[1]) in error.detail
 
 
 # ---------------------------------------------------------------- h: no hidden queue
