@@ -63,7 +63,7 @@ class Application:
             try:
                 reply = await self._reply(scope, receive)
             except SkepError as error:
-                reply = _refusal(error)
+                reply = _refusal(error, scope)
                 if reply.status_code == 413:
                     await _drain(scope, receive)
             except ClientDisconnect:
@@ -74,7 +74,7 @@ class Application:
         except Exception as error:
             if isinstance(error, SkepError) and not started:
                 # Streams open their session when their reply begins.
-                await _refusal(error)(scope, receive, guarded)
+                await _refusal(error, scope)(scope, receive, guarded)
                 return
             log.exception("exchange failed", extra={"method": scope["method"], "path": scope["path"][:200]})
             if not started:
@@ -122,8 +122,9 @@ async def _drain(scope: Scope, receive: Receive) -> None:
         return
 
 
-def _refusal(error: SkepError) -> Response:
-    reply = problem(error)
+def _refusal(error: SkepError, scope: Scope) -> Response:
+    from_page = any(name == b"sec-fetch-mode" and value != b"navigate" for name, value in scope["headers"])
+    reply = problem(error, for_page=from_page)
     if reply.status_code == 413:
         # The rest of the body is not worth reading.
         reply.headers["connection"] = "close"

@@ -88,8 +88,9 @@ CHALLENGES = (b'Bearer realm="skep"', b'Basic realm="skep", charset="UTF-8"')
 """What a client may log in with; directory bootstrapping asks for a usable challenge."""
 
 
-def problem(error: SkepError) -> Response:
-    """The reply that says what was refused and why."""
+def problem(error: SkepError, *, for_page: bool = False) -> Response:
+    """The reply that says what was refused and why. A page's own requests get no basic challenge: the browser would ask
+    for a password itself, in front of the page."""
     extra: dict[str, Any] = {}
     if isinstance(error, Invalid) and error.problems:
         extra["validationErrors"] = [
@@ -97,7 +98,7 @@ def problem(error: SkepError) -> Response:
         ]
     reply = document(error.code, error.detail, **extra)
     if reply.status_code == 401:
-        for challenge in CHALLENGES:
+        for challenge in CHALLENGES[:1] if for_page else CHALLENGES:
             reply.raw_headers.append((b"www-authenticate", challenge))
     if reply.status_code == 429:
         seconds = getattr(error, "retry_after_s", 1.0)
