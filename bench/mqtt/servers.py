@@ -1,8 +1,8 @@
 """The servers that are compared, each in a process of its own on a free port of loopback.
 
 `runtime` is the whole of `skep run`: authentication, router, middleware, twin, and durable acknowledgement of QoS 1.
-`native` and `amqtt-stock` are wire engines alone: a trivial gate or none behind them. `mosquitto` is there if its
-program is installed. Run as a program, this module is one of the Python servers.
+`native` and `amqtt` are the wire engines alone, behind a gate that accepts everything; `amqtt-stock` is amqtt's own
+broker. `mosquitto` is there if its program is installed. Run as a program, this module is one of the Python servers.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Server:
 
 def available() -> Sequence[str]:
     """The servers this machine can run."""
-    return ["runtime", "native", "amqtt-stock", *(["mosquitto"] if _mosquitto() else [])]
+    return ["runtime", "native", "amqtt", "amqtt-stock", *(["mosquitto"] if _mosquitto() else [])]
 
 
 @contextmanager
@@ -202,6 +202,13 @@ async def _native(port: int) -> None:
 
 
 async def _amqtt(port: int) -> None:
+    from bindings.mqtt.amqtt_engine import AmqttEngine
+
+    engine = AmqttEngine([Listener(host="127.0.0.1", port=port)], Limits(max_links_per_account=10_000))
+    await engine.serve(OpenGate(), task_status=_Ignored())
+
+
+async def _amqtt_stock(port: int) -> None:
     from amqtt.broker import Broker
     from amqtt.contexts import BrokerConfig, ListenerConfig
 
@@ -224,7 +231,7 @@ def main() -> None:
     import uvloop
 
     name, port = sys.argv[1], int(sys.argv[2])
-    uvloop.run({"native": _native, "amqtt-stock": _amqtt}[name](port))
+    uvloop.run({"native": _native, "amqtt": _amqtt, "amqtt-stock": _amqtt_stock}[name](port))
 
 
 if __name__ == "__main__":

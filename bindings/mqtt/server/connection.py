@@ -126,7 +126,8 @@ class Connection(asyncio.Protocol):
         """What MQTT 5 lets us send; 0: anything."""
         self._problem = True
         """The client wants reason strings."""
-        self._aliases_in: dict[int, str] = {}
+        self._aliases_in: dict[int, str] | None = None
+        """Topic aliases of the client; made when it opens with MQTT 5."""
         self._auth_method: str | None = None
         self._expected_expiry = 0
         self._will: Publish | None = None
@@ -317,6 +318,7 @@ class Connection(asyncio.Protocol):
         window, alias_maximum = limits.max_inflight, 0
         properties: Properties = {}
         if level == 5:
+            self._aliases_in = {}
             window = min(window, given.get(Property.RECEIVE_MAXIMUM, 65_535))
             alias_maximum = min(TOPIC_ALIASES, given.get(Property.TOPIC_ALIAS_MAXIMUM, 0))
             self._max_packet = given.get(Property.MAXIMUM_PACKET_SIZE, 0)

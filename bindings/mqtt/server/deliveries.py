@@ -92,7 +92,7 @@ class Deliveries:
         self._window = window
         self._max_packet = max_packet
         self._alias_maximum = alias_maximum
-        self._aliases: dict[str, int] = {}
+        self._aliases: dict[str, int] | None = {} if alias_maximum else None
         self._resend = deque(session.in_flight) if session.in_flight else None
         self._latest: Latest | None = None
         self.paused = False
@@ -160,9 +160,9 @@ class Deliveries:
 
     def _send(self, message: Publish, delivered: Callable[[], None] | None, expiry_s: int | None) -> bool:
         qos, level = message.qos, self._level
-        topic, alias = message.topic, 0
-        if self._alias_maximum:
-            topic, alias = self._alias(topic)
+        topic, alias, aliases = message.topic, 0, self._aliases
+        if aliases is not None:
+            topic, alias = self._alias(aliases, topic)
             encoded = encode_publish(message, level, qos=qos, topic=topic, alias=alias, expiry_s=expiry_s)
         elif expiry_s is message.expiry_s:
             encoded = self._engine.encoded(message, level)
@@ -170,8 +170,8 @@ class Deliveries:
             encoded = encode_publish(message, level, qos=qos, expiry_s=expiry_s)
         if self._max_packet and encoded.size > self._max_packet:
             # [MQTT-3.1.2-25] it must not be sent, and so its alias must not count as known.
-            if alias and topic:
-                del self._aliases[topic]
+            if aliases is not None and alias and topic:
+                del aliases[topic]
             self._engine.counts["too-large"] += 1
             return False
         if not qos:
@@ -189,14 +189,14 @@ class Deliveries:
         self._write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)
         return True
 
-    def _alias(self, topic: str) -> tuple[str, int]:
+    def _alias(self, aliases: dict[str, int], topic: str) -> tuple[str, int]:
         """What to send for the topic, and its alias; the first topics of a connection get one."""
-        known = self._aliases.get(topic)
+        known = aliases.get(topic)
         if known is not None:
             return "", known
-        if len(self._aliases) >= self._alias_maximum:
+        if len(aliases) >= self._alias_maximum:
             return topic, 0
-        alias = self._aliases[topic] = len(self._aliases) + 1
+        alias = aliases[topic] = len(aliases) + 1
         return topic, alias
 
     def _send_again(self, resend: deque[int]) -> bool:

@@ -20,17 +20,20 @@ class Framer:
         """Most bytes a packet may have, its fixed header included."""
         self._data = b""
         self._pos = 0
-        self._rest = bytearray()
+        self._rest: bytearray | None = None
+        """What came behind `_data`; made for the first packet that comes in parts."""
         self._needed = 0
 
     def __len__(self) -> int:
         """Bytes held."""
-        return len(self._data) - self._pos + len(self._rest)
+        return len(self._data) - self._pos + len(self._rest or b"")
 
     def feed(self, data: bytes) -> None:
         """Append what the socket brought."""
-        if self._rest or self._pos < len(self._data):
+        if self._rest:
             self._rest += data
+        elif self._pos < len(self._data):
+            self._rest = bytearray(data)
         else:
             self._data = data
             self._pos = 0
@@ -40,12 +43,15 @@ class Framer:
         data, pos = self._data, self._pos
         if pos >= len(data) or self._needed:
             rest = self._rest
-            if len(rest) + len(data) - pos < self._needed or not rest:
+            if not rest or len(rest) + len(data) - pos < self._needed:
+                if pos >= len(data):
+                    # An idle client holds nothing: what it sent last may have been large, or a password.
+                    self._data, self._pos = b"", 0
                 return None
             # A partly arrived packet is joined once, when the last byte of it is there.
             data = self._data = data[pos:] + bytes(rest)
             pos = self._pos = self._needed = 0
-            rest.clear()
+            self._rest = None
         size = len(data)
         if pos + 2 > size:
             return self._wait(2)
@@ -78,7 +84,7 @@ class Framer:
     def clear(self) -> None:
         """Forget everything held."""
         self._data, self._pos, self._needed = b"", 0, 0
-        self._rest.clear()
+        self._rest = None
 
     def _wait(self, needed: int) -> Frame | None:
         """Keep the part that is there until `needed` bytes of the packet are."""
@@ -86,4 +92,4 @@ class Framer:
         if self._pos:
             self._data = self._data[self._pos :]
             self._pos = 0
-        return self.take() if len(self._data) + len(self._rest) >= needed else None
+        return self.take() if len(self) >= needed else None

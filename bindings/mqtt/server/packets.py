@@ -152,9 +152,10 @@ _MAX_CACHED_TOPIC = 256
 
 
 def decode_publish(
-    flags: int, data: bytes, pos: int, end: int, level: int, aliases: dict[int, str], alias_maximum: int
+    flags: int, data: bytes, pos: int, end: int, level: int, aliases: dict[int, str] | None, alias_maximum: int
 ) -> tuple[Publish, int]:
-    """A PUBLISH and its packet id (0 for QoS 0). Topic aliases are resolved and remembered in `aliases`."""
+    """A PUBLISH and its packet id (0 for QoS 0). Topic aliases are resolved and remembered in `aliases`,
+    which MQTT 3.1.1 does not need."""
     qos = flags >> 1 & 3
     if qos == 3 or (flags & 8 and not qos):
         raise malformed("QoS 3, or a duplicate of QoS 0")  # [MQTT-3.3.1-2], [MQTT-3.3.1-4]
@@ -184,9 +185,9 @@ def decode_publish(
             if (alias := properties.get(Property.TOPIC_ALIAS)) is not None:
                 if alias > alias_maximum:
                     raise BadPacket(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is over {alias_maximum}")
-                if topic:
+                if topic and aliases is not None:
                     aliases[alias] = topic
-                elif (topic := aliases.get(alias, "")) == "":
+                elif not (topic := (aliases or {}).get(alias, "")):
                     raise protocol_error(f"topic alias {alias} was never given a topic")
             if not topic:
                 raise protocol_error("a publish without a topic")
