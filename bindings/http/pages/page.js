@@ -110,6 +110,13 @@ function keepAlive(seconds) {
 
 // ---------------------------------------------------------------- coming and going
 
+const MARK = "skep-was-here"; // Whether a login by cookie may stand; the cookies themselves are out of reach.
+
+async function begin() {
+  if (localStorage.getItem(MARK)) await enter();
+  else leave();
+}
+
 async function enter() {
   try {
     profile = await api("GET", "/authn/profile");
@@ -137,6 +144,7 @@ function leave() {
   stream?.close();
   inbox?.close();
   stream = inbox = profile = null;
+  localStorage.removeItem(MARK);
   things.clear();
   values.clear();
   byId("house").hidden = true;
@@ -156,6 +164,7 @@ byId("login").addEventListener("submit", async (event) => {
     const login = await api("POST", claims ? "/authn/claim" : "/authn/login", body);
     form.reset();
     keepAlive(login.expiresIn);
+    localStorage.setItem(MARK, "1");
     await enter();
   } catch (error) {
     refusal.textContent = error.message;
@@ -639,7 +648,7 @@ function showEvents() {
   );
 }
 
-enter().catch((error) => {
+begin().catch((error) => {
   byId("login-refusal").textContent = error.message;
   leave();
 });
