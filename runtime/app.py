@@ -14,6 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from anyio.abc import TaskStatus
 from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates, ServerFiles
 from authn.service import AuthnAdmin, AuthnUser
+from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
 from authz.service import AuthzAdmin, AuthzUser
 from bindings.http.binding import HttpBinding
@@ -38,26 +40,30 @@ from runtime.config import Config, parse_listener
 from runtime.core import Clocks, Runtime, Stores
 from runtime.home import gateway_id, held, prepared, write_whole
 from runtime.lake_service import LakeService
-from runtime.ports import ProtocolBinding, Service
+from runtime.ports import Directory, ProtocolBinding, Service
 from runtime.presence import Seen
 from runtime.requests_service import RequestsService
 from runtime.sealing import Sealing
 from runtime.twins import TwinViews
 from things.addresses import Address, TwinID
 from things.context import CONTEXT
-from things.errors import ConfigInvalid
+from things.errors import ConfigInvalid, SkepError
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.network import is_loopback
 from things.td import ThingDescription
 from things.twin_td import FormsOf
 from twin.beside import beside
-from twin.history.files import day_of
+from twin.history.quality import QualityWatch
+from twin.history.retention import Budget
 from twin.lake.client import LakeClient
+from twin.search import Search
 from twin.service import DirectoryService, HistoryService, ValuesService
 from twin.store import Twin, open_twin
 
 log = logging.getLogger(__name__)
+
+_HOUSE_S = 60.0
 
 SHUTDOWN_S = 9.0
 """From SIGTERM to the end at the latest; a supervisor kills after ten."""
@@ -110,12 +116,20 @@ async def _rooms(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
             home,
             clock=clocks.now,
             database_url=config.database_url,
+            budgets=LoginBudgets.per_minute(config.security.login_attempts_per_minute),
             access_s=config.security.access_token_s,
             refresh_s=config.security.refresh_token_s,
         )
         with contextlib.closing(authenticator):
-            authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
             async with open_twin(home, clock=clocks.now, database_url=config.database_url) as twin:
+                authorizer = LocalAuthorizer.open(
+                    home,
+                    account_type=authenticator.type_of,
+                    clock=clocks.now,
+                    thing_types=partial(_types_of, twin.directory),
+                    policies=Path(config.security.policies) if config.security.policies else None,
+                )
+                authenticator.administration.is_role = authorizer.has_role
                 yield Rooms(
                     home=home,
                     config=config,
@@ -124,6 +138,11 @@ async def _rooms(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
                     authenticator=authenticator,
                     authorizer=authorizer,
                 )
+
+
+def _types_of(directory: Directory, thing_id: str) -> tuple[str, ...] | None:
+    entry = directory.get(thing_id)
+    return entry.td.types if entry else None
 
 
 @asynccontextmanager
@@ -139,7 +158,7 @@ async def started(home: Path, config: Config | None = None) -> AsyncIterator[Run
                 await core.start(_served, assembly.runtime.serve)
                 await core.start(assembly.lake.serve)
                 core.start_soon(assembly.sealing.serve)
-                core.start_soon(assembly.renew_certificates)
+                core.start_soon(assembly.keep_house)
                 try:
                     # Bindings end first: they answer what is being committed while the core still runs.
                     async with anyio.create_task_group() as servers:
@@ -198,6 +217,7 @@ class _Assembly:
             authorizer=rooms.authorizer,
             clocks=rooms.clocks,
             describe=views.publication,
+            assess=QualityWatch(twin.directory, twin.values),
             presence_recorded=self._presence_changed,
         )
         views.presence = self.runtime.presence
@@ -210,7 +230,6 @@ class _Assembly:
             lake=self.lake,
             last_row=lambda: twin.history.last_row,
             beside=lambda marks: beside(twin.database, marks),
-            sealed_to=self._sealed_to,
             interval_s=config.history.seal_interval_s,
             rows=config.history.seal_rows,
         )
@@ -266,16 +285,26 @@ class _Assembly:
             td = ThingDescription.of(service.td, agent=True)
             await self._rooms.twin.directory.put(service.thing_id, td, agent=agent)
 
-    async def renew_certificates(self) -> None:
-        """Make a fresh server certificate in time, for new connections, for ever."""
+    async def keep_house(self) -> None:
+        """What has to be done from time to time, for ever: expired registrations, old readings, certificates."""
         while True:
-            await anyio.sleep(3_600)
-            if self.certificates.renew_if_due():
-                log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
+            await anyio.sleep(_HOUSE_S)
+            twin, history = self._rooms.twin, self._rooms.config.history
+            try:
+                await twin.directory.purge_expired()
+                budget = Budget(days=history.keep_hot_days)
+                await twin.history.trim(budget, now=self._rooms.clocks.now(), sealed=self.sealing.mark)
+                if self.certificates.renew_if_due():
+                    log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
+            except SkepError as error:
+                log.error("housekeeping put off", extra={"code": error.code, "detail": error.detail})
 
     def _services(self, views: TwinViews) -> Sequence[Service]:
         rooms = self._rooms
         twin, authenticator, authorizer = rooms.twin, rooms.authenticator, rooms.authorizer
+        search = Search(
+            twin.directory, twin.values, self._may, presence=self.runtime.presence.of, clock=rooms.clocks.now
+        )
         return (
             AuthnAdmin(
                 authenticator,
@@ -288,8 +317,14 @@ class _Assembly:
             AuthzUser(authorizer, clock=rooms.clocks.now, record=self._audited),
             RequestsService(twin.ledger, authorizer),
             LakeService(self.lake, self.sealing, _retention(rooms.config)),
-            DirectoryService(twin.directory, self._may, views.document),
-            ValuesService(twin.directory, twin.values, self._may),
+            DirectoryService(twin.directory, self._may, views.of, search),
+            ValuesService(
+                twin.directory,
+                twin.values,
+                self._may,
+                presence=self.runtime.presence.properties,
+                clock=rooms.clocks.now,
+            ),
             HistoryService(twin.directory, twin.history, self._may),
         )
 
@@ -333,15 +368,6 @@ class _Assembly:
     def _presence_changed(self, agent: str, seen: Seen) -> None:
         self.runtime.start(self._rooms.twin.presence.record(agent, seen.is_online, seen.since))
 
-    async def _sealed_to(self, mark: int) -> None:
-        """Drop hot files that are sealed and old enough: from then on the lake answers for them."""
-        history = self._rooms.twin.history
-        kept_us = int(self._rooms.config.history.keep_hot_days * 86_400_000_000)
-        first_kept = day_of(self._rooms.clocks.now() - kept_us)
-        for file in history.days[:-1]:
-            if file.last <= mark and file.day < first_kept:
-                await history.drop(file)
-
     def _forms_of(self) -> Mapping[str, FormsOf]:
         return {binding.name: binding.forms for binding in (self._http, self._mqtt)}
 
@@ -349,6 +375,7 @@ class _Assembly:
         return self._http.https_url or self._http.http_url
 
     def _revoked(self, covers: Callable[[Principal], bool]) -> None:
+        self._rooms.authorizer.forget()  # an account may come back as another type
         ended = self.runtime.revoke(covers)
         if ended:
             log.info("sessions ended", extra={"count": ended})
@@ -364,7 +391,10 @@ class _Assembly:
         return found
 
     def _warnings(self) -> Mapping[str, str]:
-        return {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
+        found = {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
+        if self._rooms.authenticator.audit.failed:
+            found["audit"] = "the audit log cannot be written"
+        return found
 
 
 def _own_certificate(config: Config) -> ServerFiles | None:

@@ -25,6 +25,7 @@ from runtime.ports import (
     Authorizer,
     BatchResult,
     Directory,
+    Handler,
     History,
     Ledger,
     LedgerRow,
@@ -40,7 +41,7 @@ from runtime.services import Services
 from runtime.sessions import LiveSessions, Watch
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus
-from things.errors import SkepError
+from things.errors import SkepError, Unavailable
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
@@ -184,13 +185,13 @@ class Runtime:
             {
                 Operation.PUBLISH_EVENT: self._telemetry,
                 Operation.PUBLISH_PROPERTY: self._telemetry,
-                Operation.PUBLISH_TD: descriptions.put,
-                Operation.REMOVE_TD: descriptions.remove,
-                Operation.REPORT_STATUS: self._requests.report,
-                Operation.INVOKE_ACTION: invoke,
-                Operation.WRITE_PROPERTY: self._requests.request,
+                Operation.PUBLISH_TD: self._finished(descriptions.put),
+                Operation.REMOVE_TD: self._finished(descriptions.remove),
+                Operation.REPORT_STATUS: self._finished(self._requests.report),
+                Operation.INVOKE_ACTION: self._finished(invoke),
+                Operation.WRITE_PROPERTY: self._finished(self._requests.request),
                 Operation.CALL_RPC: rpc,
-                Operation.CANCEL: self._requests.cancel,
+                Operation.CANCEL: self._finished(self._requests.cancel),
             },
             [
                 traced(self.metrics),
@@ -296,6 +297,18 @@ class Runtime:
             return
         self._tasks.create_task(_guarded(work))
 
+    def _finished(self, handler: Handler) -> Handler:
+        """The handler in a task of the runtime's own: what follows a commit happens even if the caller has left."""
+
+        async def begun(message: Message) -> DeliveryStatus:
+            if self._tasks is None:
+                raise Unavailable("the runtime is not running")
+            answer: asyncio.Future[DeliveryStatus] = asyncio.get_running_loop().create_future()
+            self._tasks.create_task(_answered(handler(message), answer))
+            return await answer
+
+        return begun
+
     # ------------------------------------------------------------ wiring between the parts
 
     def _reachable(self, session: Session) -> None:
@@ -357,6 +370,22 @@ class Runtime:
             return ended
         row = await self._stores.ledger.get(request_id)
         return row.status() if row else None
+
+
+async def _answered(work: Awaitable[DeliveryStatus], answer: "asyncio.Future[DeliveryStatus]") -> None:
+    try:
+        status = await work
+    except asyncio.CancelledError:
+        answer.cancel()
+        raise
+    except Exception as error:
+        if answer.done():
+            log.warning("refused after the caller had left", exc_info=not isinstance(error, SkepError))
+        else:
+            answer.set_exception(error)
+    else:
+        if not answer.done():
+            answer.set_result(status)
 
 
 async def _guarded(work: Awaitable[None]) -> None:

@@ -30,16 +30,15 @@ class Lake(Protocol):
 
 @dataclass(slots=True)
 class Sealing:
-    """Seals one gateway's history. `sealed_to` is told every new mark, so that hot files can go."""
+    """Seals one gateway's history."""
 
     lake: Lake
     last_row: Callable[[], int]
     beside: Beside
-    sealed_to: Callable[[int], Awaitable[None]]
     interval_s: float
     rows: int
     mark: int = 0
-    """The last row id known to be sealed."""
+    """The last row id known to be sealed: hot files up to it may go."""
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def seal(self) -> Mapping[str, Any]:
@@ -48,7 +47,6 @@ class Sealing:
             status = await self.lake.status()
             report = await self.lake.seal(await self.beside(status["marks"]))
             self.mark = max(self.mark, int(report["last"]))
-            await self.sealed_to(self.mark)
             return report
 
     async def serve(self) -> None:

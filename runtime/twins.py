@@ -53,9 +53,11 @@ class TwinViews:
         """The TD as this principal may see it, with forms of all protocols or of one; None if there is none to see.
         Other directory entries are given as they were registered."""
         entry = self._directory.get(thing_id)
-        if entry is None or not self._may_know(principal, thing_id):
-            return None
-        if entry.agent is None or not is_twin(thing_id):
+        return None if entry is None or not self._may_know(principal, thing_id) else self.of(entry, principal, protocol)
+
+    def of(self, entry: Entry, principal: Principal, protocol: str | None = None) -> dict[str, Any]:
+        """The same of a given entry, perhaps one of the past, of which the principal may know."""
+        if entry.agent is None or not is_twin(entry.thing_id):
             return {**entry.td.document, **entry.overlay}
         found = dict(self._derived(entry, principal, protocol))
         found[Term.ONLINE.value], last_seen = self._seen(entry.agent)

@@ -4,6 +4,7 @@ The history row is the commit. A publication without guarantee is answered befor
 after it, so that an id somebody has seen can always be replayed.
 """
 
+import asyncio
 import logging
 from asyncio import Future
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from runtime.ports import (
 )
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus, State
-from things.errors import SkepError, UnknownThing
+from things.errors import SkepError, Unavailable, UnknownThing
 from things.jsontext import encode
 from things.messages import Message, Operation
 
@@ -55,11 +56,11 @@ class Telemetry:
 
     async def __call__(self, message: Message) -> DeliveryStatus:
         reading = self._reading(message)
-        future = self.history.append((reading,))
+        # What follows the commit hangs on it and not on the caller, who may be gone by then.
+        known: Future[None] = asyncio.get_running_loop().create_future()
+        self.history.append((reading,)).add_done_callback(lambda done: self._settled(message, reading, done, known))
         if message.durable:
-            self._committed(message, reading, (await future)[0])
-        else:
-            future.add_done_callback(lambda done: self._settled(message, reading, done))
+            await known
         return DeliveryStatus(
             request_id=message.message_id or "", state=State.COMPLETED, caller_ref=message.correlation
         )
@@ -110,12 +111,21 @@ class Telemetry:
         quality = self.assess(reading, message)
         return replace(reading, quality=quality) if quality else reading
 
-    def _settled(self, message: Message, reading: Reading, done: "Future[Sequence[Appended]]") -> None:
-        if done.cancelled() or done.exception() is not None:
+    def _settled(
+        self, message: Message, reading: Reading, done: "Future[Sequence[Appended]]", known: "Future[None]"
+    ) -> None:
+        error = Unavailable("the history is closing") if done.cancelled() else done.exception()
+        if error is None:
+            self._committed(message, reading, done.result()[0])
+        elif not message.durable:
             self.metrics.lost_undurable += 1
             log.warning("publication without guarantee lost", extra={"thing": message.thing_id})
+        if known.done():
             return
-        self._committed(message, reading, done.result()[0])
+        if error is None or not message.durable:
+            known.set_result(None)
+        else:
+            known.set_exception(error)
 
     def _committed(self, message: Message, reading: Reading, appended: Appended) -> None:
         if appended.duplicate:
