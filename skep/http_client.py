@@ -49,6 +49,7 @@ class HTTPClient:
         if parts.scheme not in ("https", "http") or not parts.hostname:
             raise Unavailable(f"{url!r} is not an address of a runtime; expected https://HOST:PORT")
         self.url = url.rstrip("/")
+        self._place = self.url if uds is None else str(uds)
         self._token, self._login = token, login
         self._fresh_until = float("inf")
         self._renewing = asyncio.Lock()
@@ -126,7 +127,7 @@ class HTTPClient:
         try:
             response = await self._client.send(request, stream=True)
         except httpx2.TransportError as error:
-            raise Unavailable(f"cannot reach {self.url}: {_reason(error)}") from error
+            raise Unavailable(f"cannot reach {self._place}: {_reason(error)}") from error
         try:
             if response.is_error:
                 await response.aread()
@@ -161,7 +162,7 @@ class HTTPClient:
         try:
             response = await self._client.send(request)
         except httpx2.TransportError as error:
-            raise Unavailable(f"cannot reach {self.url}: {_reason(error)}") from error
+            raise Unavailable(f"cannot reach {self._place}: {_reason(error)}") from error
         if response.is_error:
             raise error_of(response)
         return response

@@ -1,10 +1,15 @@
 """`skep run`: the runtime of one data folder, in the foreground."""
 
+import time
 from pathlib import Path
 
 import click
 
 from skep.cli.access import default_home
+from things.errors import Locked
+
+PATIENCE_S = 2.0
+"""A command that found no runtime may hold the folder for a moment."""
 
 
 @click.command(
@@ -31,4 +36,11 @@ def run(
     from runtime.app import run as run_runtime
 
     where = (home or default_home()).expanduser()
-    return run_runtime(where, http=http, https=https, mqtt=mqtt, mqtts=mqtts, ready_file=ready_file)
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return run_runtime(where, http=http, https=https, mqtt=mqtt, mqtts=mqtts, ready_file=ready_file)
+        except Locked:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.1)
