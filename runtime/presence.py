@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from runtime.ports import Directory, Publication
 from things.addresses import Kind, TwinID
+from things.identity import RESERVED_ACCOUNTS
 from things.jsontext import encode
 from things.messages import JSONValue
 from things.times import rfc3339
@@ -59,7 +60,8 @@ class Presence:
         if entry is None or entry.agent is None:
             return {}
         seen = seen or self._agents.get(entry.agent)
-        is_online = seen.is_online if seen else False
+        # The runtime's own services are here whenever somebody can ask.
+        is_online = seen.is_online if seen else entry.agent in RESERVED_ACCOUNTS
         last = seen.since if seen and not is_online else self.clock()
         own = entry.td.properties
         found: dict[str, JSONValue] = {(f"skep:{ONLINE}" if ONLINE in own else ONLINE): is_online}

@@ -7,7 +7,7 @@ at once and removed by `purge_expired`. A manager's overlay (title, description)
 
 import bisect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -82,6 +82,10 @@ class DirectoryStore:
     def things_of(self, agent: str) -> Sequence[str]:
         """The ids of an agent's Things, sorted."""
         return sorted(thing_id for thing_id in self._of_agent.get(agent, ()) if self.get(thing_id) is not None)
+
+    def agents(self) -> Collection[str]:
+        """Accounts that have Things."""
+        return self._of_agent.keys()
 
     def ids(self) -> Sequence[str]:
         """All thing ids, sorted."""

@@ -6,14 +6,13 @@ to what the caller may see, down to single properties and events, and what is hi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
-from things.addresses import Address, Kind, is_twin
+from things.addresses import Address, Kind, TwinID, is_twin
 from things.errors import (
     BadCursor,
     Forbidden,
@@ -23,24 +22,29 @@ from things.errors import (
     UnknownName,
     UnknownThing,
 )
+from things.filters import MAX_FILTER_CHARS, parse_filter
 from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.records import Entry, HistoryQuery, Row, Value
 from things.schemas import DataSchema
 from things.td import ThingDescription
 from things.times import parse_time, rfc3339
-from twin.directory import OVERLAY_MEMBERS, DirectoryStore
+from things.vocabulary import Term
+from twin.directory import OVERLAY_MEMBERS, DirectoryStore, TDVersion
 from twin.history import HistoryStore
+from twin.search import May, Search
 from twin.values import LatestValues
 
-May = Callable[[Principal, Operation, Address], bool]
-"""The decision function, as far as trimming needs it."""
+View = Callable[[Entry, Principal, str | None], dict[str, Any]]
+"""What a principal who may know of an entry gets to see of it, for one protocol or all."""
 
-View = Callable[[str, Principal, str | None], dict[str, Any] | None]
-"""The TD a principal gets to see, for one protocol or all; None where there is none to see."""
+PresenceValues = Callable[[str], Mapping[str, JSONValue]]
+"""`online` and `lastSeen` of a Thing, by the property names under which they are told."""
 
 MAX_PAGE = 1_000
 MAX_HISTORY_PAGE = 10_000
+_AT_A_TIME = 200
+"""Things looked at before others have a turn in the loop."""
 
 _TEXT = {"type": "string", "minLength": 1, "maxLength": 512}
 _TEXTS = {"type": "array", "items": _TEXT, "maxItems": 10_000}
@@ -129,46 +133,56 @@ class DirectoryService(_Service):
     thing_id = "dtw:directory:things"
     title = "Directory"
 
-    def __init__(self, directory: DirectoryStore, may: May, view: View) -> None:
+    def __init__(self, directory: DirectoryStore, may: May, view: View, search: Search) -> None:
         super().__init__()
         self._directory = directory
         self._may = may
         self._view = view
+        self._search = search
         self._writing = asyncio.Lock()
 
     async def _read(self, given: Given, principal: Principal) -> JSONValue:
-        document = self._view(given["thingID"], principal, given.get("protocol"))
-        if document is None:
-            raise UnknownThing(given["thingID"])
-        return document
+        return self._view(self._known(given, principal), principal, given.get("protocol"))
 
     async def _read_entry(self, given: Given, principal: Principal) -> JSONValue:
-        document = await self._read(given, principal)
+        entry = self._known(given, principal)
+        return {**_entry_document(entry), "td": self._view(entry, principal, given.get("protocol"))}
+
+    def _known(self, given: Given, principal: Principal) -> Entry:
         entry = self._directory.get(given["thingID"])
-        if entry is None:
+        if entry is None or not self._may(principal, Operation.READ, Address(entry.thing_id)):
             raise UnknownThing(given["thingID"])
-        return {**_entry_document(entry), "td": document}
+        return entry
 
     async def _list(self, given: Given, principal: Principal) -> JSONValue:
-        seen = self._visible(given, principal)
+        """A page; the cursor is the id of its last entry."""
         if given.get("count"):
-            return {"items": [], "total": sum(1 for _ in seen)}
-        limit = given.get("limit", 100)
+            return {"items": [], "total": sum([1 async for _ in self._found(given, principal)])}
+        limit, skipped = given.get("limit", 100), given.get("offset", 0)
         items: list[JSONValue] = []
         last = ""
-        for thing_id in islice(seen, given.get("offset", 0), None):
-            if len(items) == limit:
+        async for entry in self._found(given, principal):
+            if skipped:
+                skipped -= 1
+            elif len(items) == limit:
                 return {"items": items, "cursor": last}
-            document = self._view(thing_id, principal, given.get("protocol"))
-            if document is not None:
-                items.append(document)
-                last = thing_id
+            else:
+                items.append(self._view(entry, principal, given.get("protocol")))
+                last = entry.thing_id
         return {"items": items}
 
-    def _visible(self, given: Given, principal: Principal) -> Any:
+    async def _found(self, given: Given, principal: Principal) -> AsyncIterator[Entry]:
+        """The entries that the caller may know of and asked for, in order of their ids."""
         agent, type_, text = given.get("agent"), given.get("type"), given.get("text", "").casefold()
+        filter_ = parse_filter(given["filter"]) if "filter" in given else None
         after = given.get("cursor", "")
-        for thing_id in self._directory.ids():
+        if filter_ is not None:
+            candidates = self._search.candidates(filter_, after)
+        else:
+            candidates = self._directory.ids() if agent is None else self._directory.things_of(agent)
+        for looked_at, thing_id in enumerate(candidates):
+            if looked_at % _AT_A_TIME == _AT_A_TIME - 1:
+                await asyncio.sleep(0)
             entry = self._directory.get(thing_id) if thing_id > after else None
             if (
                 entry is not None
@@ -176,8 +190,36 @@ class DirectoryService(_Service):
                 and (type_ is None or type_ in entry.td.types)
                 and (not text or text in str(entry.overlay.get("title", entry.td.title)).casefold())
                 and self._may(principal, Operation.READ, Address(thing_id))
+                and (filter_ is None or self._search.passes(filter_, entry, principal))
             ):
-                yield thing_id
+                yield entry
+
+    async def _versions(self, given: Given, principal: Principal) -> JSONValue:
+        """When which version was published; removals are versions without a TD."""
+        found = await self._directory.versions(given["thingID"])
+        if not found:
+            raise UnknownThing(given["thingID"])
+        return {"items": [_version_document(version) for version in found]}
+
+    async def _as_of(self, given: Given, principal: Principal) -> JSONValue:
+        """The TD as the caller would have seen it, with today's rights and addresses."""
+        thing_id = given["thingID"]
+        version = await self._directory.as_of(thing_id, parse_time(given["time"]))
+        if version is None or version.td is None:
+            raise UnknownThing(thing_id)
+        entry = Entry(
+            thing_id=thing_id,
+            td=version.td,
+            agent=TwinID.parse(thing_id).account if is_twin(thing_id) else None,
+            version=version.version,
+            created=version.published,
+            modified=version.published,
+        )
+        document = dict(self._view(entry, principal, given.get("protocol")))
+        # Whether its agent is here now says nothing about then.
+        for name in (Term.ONLINE.value, Term.LAST_SEEN.value):
+            document.pop(name, None)
+        return {**_version_document(version), "td": document}
 
     async def _register(self, given: Given, principal: Principal) -> JSONValue:
         thing_id, document = given["thingID"], given["td"]
@@ -252,9 +294,24 @@ class DirectoryService(_Service):
                 "agent": _TEXT,
                 "type": _TEXT,
                 "text": _TEXT,
+                "filter": {"type": "string", "minLength": 1, "maxLength": MAX_FILTER_CHARS},
                 "protocol": _TEXT,
                 "count": {"type": "boolean"},
             },
+        ),
+        "listVersions": _method(
+            "When a Thing's description was published, changed and removed",
+            _to(Operation.READ),
+            _versions,
+            {"thingID": _TEXT},
+            ["thingID"],
+        ),
+        "readTDAsOf": _method(
+            "Read the Thing Description of an instant of the past",
+            _to(Operation.READ),
+            _as_of,
+            {"thingID": _TEXT, "time": _TIME, "protocol": _TEXT},
+            ["thingID", "time"],
         ),
         "registerTD": _method(
             "Create or replace an entry that no agent speaks for",
@@ -304,11 +361,21 @@ class ValuesService(_Service):
     thing_id = "dtw:values:latest"
     title = "Latest values"
 
-    def __init__(self, directory: DirectoryStore, values: LatestValues, may: May) -> None:
+    def __init__(
+        self,
+        directory: DirectoryStore,
+        values: LatestValues,
+        may: May,
+        *,
+        presence: PresenceValues = lambda thing_id: {},
+        clock: Callable[[], int],
+    ) -> None:
         super().__init__()
         self._directory = directory
         self._values = values
         self._may = may
+        self._presence = presence
+        self._clock = clock
 
     async def _one(self, kind: Kind, given: Given) -> JSONValue:
         thing_id, name = given["thingID"], given["name"]
@@ -316,6 +383,8 @@ class ValuesService(_Service):
         if entry is None:
             raise UnknownThing(thing_id)
         value = self._values.get(thing_id, kind, name)
+        if value is None and kind is Kind.PROPERTY and name in (told := self._presence(thing_id)):
+            return self._told(told[name])
         if value is None:
             if entry.td.affordance(kind, name) is None:
                 raise UnknownName(thing_id, kind, name)
@@ -326,11 +395,23 @@ class ValuesService(_Service):
         thing_id = given["thingID"]
         if self._directory.get(thing_id) is None:
             raise UnknownThing(thing_id)
-        return {
+        found = {
             name: _value_document(value)
             for (of_kind, name), value in self._values.of_thing(thing_id).items()
-            if of_kind is kind and self._may(principal, Operation.READ, Address(thing_id, kind, name))
+            if of_kind is kind
         }
+        if kind is Kind.PROPERTY:
+            found = {name: self._told(value) for name, value in self._presence(thing_id).items()} | found
+        return {
+            name: document
+            for name, document in found.items()
+            if self._may(principal, Operation.READ, Address(thing_id, kind, name))
+        }
+
+    def _told(self, value: JSONValue) -> dict[str, JSONValue]:
+        """A value that is worked out when it is read, and so has no row."""
+        now = rfc3339(self._clock())
+        return {"value": value, "created": now, "received": now, "rowID": 0, "quality": 0}
 
     async def _property(self, given: Given, principal: Principal) -> JSONValue:
         return await self._one(Kind.PROPERTY, given)
@@ -518,6 +599,15 @@ def _entry_document(entry: Entry) -> dict[str, JSONValue]:
         "created": rfc3339(entry.created),
         "modified": rfc3339(entry.modified),
         "expires": None if entry.expires is None else rfc3339(entry.expires),
+    }
+
+
+def _version_document(version: TDVersion) -> dict[str, JSONValue]:
+    return {
+        "thingID": version.thing_id,
+        "version": version.version,
+        "published": rfc3339(version.published),
+        "isRemoved": version.td is None,
     }
 
 

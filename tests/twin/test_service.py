@@ -1,6 +1,7 @@
 """The built-in services: what they need, what they give, what they hide."""
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from things.errors import (
 )
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
+from things.records import Entry
+from things.times import rfc3339
+from twin.search import Search
 from twin.service import DirectoryService, HistoryService, ValuesService
 from twin.store import Twin, open_twin
 
@@ -44,19 +48,37 @@ def may(principal: Principal, operation: Operation, address: Address) -> bool:
     return principal is ROOT or (address.thing_id != SECRET and address.name != "hidden")
 
 
+@dataclass(frozen=True)
+class Presence:
+    """An agent that is here, or was."""
+
+    is_online: bool
+    since: int
+
+
 class Services:
     """The three services over one twin, asked as the runtime asks them."""
 
-    def __init__(self, twin: Twin) -> None:
-        def view(thing_id: str, principal: Principal, protocol: str | None) -> dict[str, Any] | None:
-            entry = twin.directory.get(thing_id)
-            seen = entry is not None and may(principal, Operation.READ, Address(thing_id))
-            return {**entry.td.document, **entry.overlay} if entry is not None and seen else None
+    def __init__(self, twin: Twin, clock: Clock) -> None:
+        def view(entry: Entry, principal: Principal, protocol: str | None) -> dict[str, Any]:
+            return {**entry.td.document, **entry.overlay}
 
+        search = Search(twin.directory, twin.values, may, presence=self.seen, clock=clock)
         self.twin = twin
-        self.directory = DirectoryService(twin.directory, may, view)
-        self.values = ValuesService(twin.directory, twin.values, may)
+        self.online: dict[str, Presence] = {}
+        self.directory = DirectoryService(twin.directory, may, view, search)
+        self.values = ValuesService(twin.directory, twin.values, may, presence=self.told, clock=clock)
         self.history = HistoryService(twin.directory, twin.history, may)
+
+    def seen(self, agent: str) -> Presence | None:
+        return self.online.get(agent)
+
+    def told(self, thing_id: str) -> dict[str, JSONValue]:
+        return {"online": "a" in self.online}
+
+    async def found(self, filter_: str, principal: Principal = CAROL) -> list[str]:
+        page = await self.call(self.directory, "listTDs", principal, filter=filter_, limit=1_000)
+        return [item["title"] for item in page["items"]]
 
     async def call(self, service: Any, method: str, principal: Principal = CAROL, /, **given: Any) -> Any:
         service.requirement(method, given)
@@ -72,7 +94,7 @@ async def services(tmp_path: Path, clock: Clock) -> AsyncIterator[Services]:
             for number in range(5):
                 await published(twin, number, clock.now + number, thing=thing)
             await published(twin, 7, clock.now, thing=thing, name="hidden")
-        yield Services(twin)
+        yield Services(twin, clock)
 
 
 async def test_every_method_is_in_a_valid_thing_description(services: Services) -> None:
@@ -152,6 +174,92 @@ async def test_listings_page_by_cursor_and_offset_and_filter(services: Services)
     assert [item["title"] for item in of_agent["items"]] == [SECRET]
 
 
+async def test_a_filter_finds_things_by_type_title_agent_presence_and_value(services: Services, clock: Clock) -> None:
+    with anyio.fail_after(20):
+        for number, type_ in enumerate(("saref:Meter", "Meter", "https://example.com/t#Lamp")):
+            await services.call(
+                services.directory,
+                "registerTD",
+                ROOT,
+                thingID=f"urn:{number}",
+                td={**FULL_TD, "title": f"M{number}", "@type": type_},
+            )
+        assert await services.found("@type = Meter") == ["M0", "M1"]
+        assert await services.found("@type = saref:Meter") == ["M0"]
+        assert await services.found("@type = Lamp or title = M1") == ["M1", "M2"]
+        assert await services.found("agent = a") == [LAMP]
+        assert await services.found("agent = a", ROOT) == [LAMP, SECRET]
+        assert await services.found("level > 3") == [LAMP]
+        assert await services.found("level > 4") == []
+        assert await services.found("online") == []
+        services.online["a"] = Presence(True, clock.now)
+        assert await services.found("online and level = 4") == [LAMP]
+        services.online["a"] = Presence(False, 0)
+        assert await services.found("online") == []
+        assert await services.found('not online and lastSeen < "1990"') == [LAMP]
+        assert await services.found("id = urn:1 and not (title ~ x)") == ["M1"]
+
+
+async def test_a_filter_follows_the_directory(services: Services) -> None:
+    with anyio.fail_after(20):
+        await services.call(services.directory, "registerTD", ROOT, thingID="urn:m", td={**FULL_TD, "@type": "Meter"})
+        await services.call(services.directory, "setOverlay", ROOT, thingID=LAMP, title="Hall")
+        assert await services.found("@type = Meter") == ["Meter"]
+        assert (await services.found("title = Hall"), await services.found(f"title = {LAMP!r}")) == (["Hall"], [])
+        await services.call(services.directory, "updateTD", ROOT, thingID="urn:m", patch={"@type": "Lamp"})
+        assert (await services.found("@type = Meter"), await services.found("@type = Lamp")) == ([], ["Meter"])
+        await services.call(services.directory, "removeTD", ROOT, thingID="urn:m")
+        assert await services.found("@type = Lamp") == []
+
+
+async def test_what_the_caller_may_not_read_is_null_to_its_filter(services: Services) -> None:
+    with anyio.fail_after(20):
+        assert await services.found("hidden = 7", ROOT) == [LAMP, SECRET]
+        assert await services.found("hidden = 7") == []
+        assert await services.found("hidden = null and level > 0") == [LAMP]
+
+
+async def test_pages_of_a_filtered_listing_join_without_holes(services: Services) -> None:
+    with anyio.fail_after(20):
+        for number in range(5):
+            await services.call(
+                services.directory, "registerTD", ROOT, thingID=f"urn:{number}", td={**FULL_TD, "@type": "Meter"}
+            )
+        ids: list[str] = []
+        page: dict[str, Any] = {"cursor": None}
+        while "cursor" in page:
+            more = {"cursor": page["cursor"]} if page["cursor"] else {}
+            page = await services.call(services.directory, "listTDs", filter="@type = Meter", limit=2, **more)
+            ids += [item["id"] for item in page["items"]]
+        count = await services.call(services.directory, "listTDs", filter="@type = Meter", count=True)
+        with pytest.raises(Invalid, match="character"):
+            await services.found("temperature >")
+
+    assert ids == [f"urn:{number}" for number in range(5)]
+    assert count["total"] == 5
+
+
+async def test_former_descriptions_can_be_read_with_their_times(services: Services, clock: Clock) -> None:
+    directory = services.directory
+    first = clock.now
+    with anyio.fail_after(20):
+        await services.call(directory, "registerTD", ROOT, thingID="urn:m", td=FULL_TD)
+        clock.now += 10_000_000
+        await services.call(directory, "updateTD", ROOT, thingID="urn:m", patch={"title": "Later"})
+        clock.now += 10_000_000
+        await services.call(directory, "removeTD", ROOT, thingID="urn:m")
+        versions = await services.call(directory, "listVersions", thingID="urn:m")
+        then = await services.call(directory, "readTDAsOf", thingID="urn:m", time=rfc3339(first))
+        for time in (first - 1, clock.now):
+            with pytest.raises(UnknownThing):
+                await services.call(directory, "readTDAsOf", thingID="urn:m", time=rfc3339(time))
+        with pytest.raises(UnknownThing):
+            await services.call(directory, "listVersions", thingID="urn:none")
+
+    assert [(one["version"], one["isRemoved"]) for one in versions["items"]] == [(1, False), (2, False), (3, True)]
+    assert (then["td"]["title"], then["published"]) == ("Meter", rfc3339(first))
+
+
 async def test_entries_are_registered_changed_and_removed_under_preconditions(services: Services) -> None:
     directory = services.directory
     with anyio.fail_after(20):
@@ -206,7 +314,16 @@ async def test_latest_values_are_read_one_by_one_and_together(services: Services
             await services.call(values, "readProperties", thingID="dtw:a:none")
 
     assert (one["value"], one["quality"], one["created"]) == (4, 0, "2026-02-02T02:40:00.000004Z")
-    assert (set(mine), set(all_), events) == ({"level"}, {"level", "hidden"}, {})
+    assert (set(mine), set(all_), events) == ({"level", "online"}, {"level", "hidden", "online"}, {})
+
+
+async def test_presence_is_read_like_a_property(services: Services, clock: Clock) -> None:
+    with anyio.fail_after(20):
+        away = await services.call(services.values, "readProperty", thingID=LAMP, name="online")
+        services.online["a"] = Presence(True, clock.now)
+        here = await services.call(services.values, "readProperty", thingID=LAMP, name="online")
+
+    assert (away["value"], here["value"], here["created"]) == (False, True, rfc3339(clock.now))
 
 
 async def test_history_pages_without_holes_and_hides_what_the_caller_may_not_see(services: Services) -> None:
