@@ -118,6 +118,11 @@ class LocalAuthorizer:
         policy = None if outcome is None or stages.is_repair else _of_outcome(outcome)
         return [("limit", stages.limit), ("policy", policy), ("rule", stages.rule), ("role", stages.role)]
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether any decision may hang on a context: only policies look at one."""
+        return bool(self._sets.documents)
+
     def has_role(self, name: str) -> bool:
         """Whether a role exists, built-in or custom."""
         return name in BUILT_IN or name in self._rights.roles

@@ -82,7 +82,8 @@ class Authorize:
 
     async def __call__(self, message: Message, next_: Handler) -> DeliveryStatus:
         operation, address = self._asked(message)
-        decision = self.authorizer.decide(message.principal, operation, address, self._context(message, address))
+        context = self._context(message, address) if self.authorizer.is_conditional else None
+        decision = self.authorizer.decide(message.principal, operation, address, context)
         if not decision.allowed:
             self._refuse(message, address)
         if decision.obligations:

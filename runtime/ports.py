@@ -267,6 +267,11 @@ class Authorizer(Protocol):
     version: int
     """Rises with every change of roles, rules and policies, so that others may cache decisions by it."""
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether any decision may hang on a context; where none does, nobody needs to make one."""
+        ...
+
     def decide(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> Decision: ...

@@ -42,6 +42,7 @@ class RoleOnly:
     """Rights by role alone: enough to see who is asked."""
 
     version = 0
+    is_conditional = False
 
     def decide(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
