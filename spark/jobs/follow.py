@@ -97,14 +97,8 @@ def _touched_windows(frame: DataFrame, lake: str, width_s: float) -> DataFrame:
 def _days(touched: DataFrame, width_s: float) -> Sequence[str]:
     """Days that the windows reach into."""
     last = F.col("w") + (round(width_s * 1_000_000) - 1)
-    a_day = F.expr("interval 1 day")
-    spans = touched.select(
-        F.explode(
-            F.sequence(
-                F.to_date(F.timestamp_micros("w")), F.to_date(F.timestamp_micros(last)), F.expr("interval 1 day")
-            )
-        ).alias("day")
-    )
+    days = F.sequence(F.to_date(F.timestamp_micros("w")), F.to_date(F.timestamp_micros(last)), F.expr("interval 1 day"))
+    spans = touched.select(F.explode(days).alias("day"))
     return sorted(row.day for row in spans.select(F.col("day").cast("string").alias("day")).distinct().collect())
 
 

@@ -60,6 +60,7 @@ def test_the_stream_equals_the_batch_after_late_rows_and_restarts(spark: SparkSe
     assert len(list((lake.root / "streams/rollup-5m").glob("batch=*"))) == 3
 
 
+@pytest.mark.trial
 def test_a_killed_stream_goes_on_and_counts_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     lake.sealer.seal(Rows(disordered(200)))
