@@ -56,9 +56,10 @@ from things.twin_td import FormsOf
 from twin.beside import beside
 from twin.history.quality import QualityWatch
 from twin.history.retention import Budget
+from twin.history_service import HistoryService
 from twin.lake.client import LakeClient
 from twin.search import Search
-from twin.service import DirectoryService, HistoryService, ValuesService
+from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
 
 log = logging.getLogger(__name__)

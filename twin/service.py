@@ -1,20 +1,16 @@
 """The twin's built-in services: Things whose actions are methods, one implementation behind every binding.
 
-`dtw:directory:things` reads and writes Thing Descriptions, `dtw:values:latest` reads latest values,
-`dtw:history:readings` stored ones. A caller needs for a method what its `requirement` says; what is listed is trimmed
-to what the caller may see, down to single properties and events, and what is hidden looks unknown.
+`dtw:directory:things` reads and writes Thing Descriptions, `dtw:values:latest` reads latest values; stored ones are in
+`twin.history_service`. What is listed is trimmed to what the caller may see, down to single properties and events, and
+what is hidden looks unknown.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, ClassVar
-
-from pydantic_core import from_json
 
 from things.addresses import Address, Kind, TwinID, is_twin
 from things.errors import (
-    BadCursor,
     Forbidden,
     Invalid,
     NotFound,
@@ -25,13 +21,12 @@ from things.errors import (
 from things.filters import MAX_FILTER_CHARS, parse_filter
 from things.identity import Principal
 from things.messages import JSONValue, Operation
-from things.records import Entry, HistoryQuery, Row, Value
-from things.schemas import DataSchema
+from things.records import Entry, Value
 from things.td import ThingDescription
 from things.times import parse_time, rfc3339
 from things.vocabulary import Term
 from twin.directory import OVERLAY_MEMBERS, DirectoryStore, TDVersion
-from twin.history import HistoryStore
+from twin.methods import OBJECT, TEXT, TIME, Given, Method, Service, method, on_thing
 from twin.search import May, Search
 from twin.values import LatestValues
 
@@ -42,92 +37,15 @@ PresenceValues = Callable[[str], Mapping[str, JSONValue]]
 """`online` and `lastSeen` of a Thing, by the property names under which they are told."""
 
 MAX_PAGE = 1_000
-MAX_HISTORY_PAGE = 10_000
 _AT_A_TIME = 200
 """Things looked at before others have a turn in the loop."""
 
-_TEXT = {"type": "string", "minLength": 1, "maxLength": 512}
-_TEXTS = {"type": "array", "items": _TEXT, "maxItems": 10_000}
-_TIME = {"type": "string", "format": "date-time"}
-_OBJECT = {"type": "object"}
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100}
-
-Given = Mapping[str, Any]
-_Carry = Callable[[Any, Given, Principal], Awaitable[JSONValue]]
-_Need = Callable[[Given], tuple[Operation, Address]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Method:
-    title: str
-    needs: _Need
-    carry: _Carry
-    schema: DataSchema
-    is_safe: bool
-
-    @property
-    def action(self) -> dict[str, Any]:
-        """The method as its TD describes it."""
-        action = {"title": self.title, "input": self.schema.definition, "output": _OBJECT}
-        return action | ({"safe": True, "idempotent": True} if self.is_safe else {})
-
-
-def _method(
-    title: str, needs: _Need, carry: _Carry, members: Given, required: Sequence[str] = (), *, is_safe: bool = True
-) -> _Method:
-    definition = {
-        "type": "object",
-        "properties": dict(members),
-        "required": list(required),
-        "additionalProperties": False,
-    }
-    return _Method(title=title, needs=needs, carry=carry, schema=DataSchema(definition), is_safe=is_safe)
-
-
-class _Service:
-    """What the services share: their methods make their TD, and a method's schema guards its input."""
-
-    thing_id: ClassVar[str]
-    title: ClassVar[str]
-    methods: ClassVar[Mapping[str, _Method]]
-
-    def __init__(self) -> None:
-        self.td: dict[str, Any] = {
-            "@context": ["https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"}],
-            "@type": "skep:Service",
-            "title": self.title,
-            "actions": {name: method.action for name, method in self.methods.items()},
-        }
-
-    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
-        """What calling the method with this input amounts to, for the decision. Raises UnknownName, Invalid."""
-        given = {} if data is None else data
-        method = self._method(name)
-        method.schema.check(given, f"input of {name}")
-        assert isinstance(given, dict)
-        return method.needs(given)
-
-    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
-        """Carry it out; the input is what `requirement` was asked about. Raises SkepError."""
-        given = {} if data is None else data
-        assert isinstance(given, dict)
-        return await self._method(name).carry(self, given, principal)
-
-    def _method(self, name: str) -> _Method:
-        method = self.methods.get(name)
-        if method is None:
-            raise UnknownName(self.thing_id, Kind.ACTION, name)
-        return method
-
-
-def _to(operation: Operation) -> _Need:
-    return lambda given: (operation, Address(given["thingID"]))
-
 
 # ---------------------------------------------------------------- directory
 
 
-class DirectoryService(_Service):
+class DirectoryService(Service):
     """Thing Descriptions: read by everyone as far as they may see, other entries written by managers and services."""
 
     thing_id = "dtw:directory:things"
@@ -272,78 +190,82 @@ class DirectoryService(_Service):
             raise PreconditionFailed("the entry is there already")
         return entry
 
-    methods: ClassVar[Mapping[str, _Method]] = {
-        "readTD": _method(
-            "Read a Thing Description", _to(Operation.READ), _read, {"thingID": _TEXT, "protocol": _TEXT}, ["thingID"]
-        ),
-        "readEntry": _method(
-            "Read a Thing Description with its registration",
-            _to(Operation.READ),
-            _read_entry,
-            {"thingID": _TEXT, "protocol": _TEXT},
+    methods: ClassVar[Mapping[str, Method]] = {
+        "readTD": method(
+            "Read a Thing Description",
+            on_thing(Operation.READ),
+            _read,
+            {"thingID": TEXT, "protocol": TEXT},
             ["thingID"],
         ),
-        "listTDs": _method(
+        "readEntry": method(
+            "Read a Thing Description with its registration",
+            on_thing(Operation.READ),
+            _read_entry,
+            {"thingID": TEXT, "protocol": TEXT},
+            ["thingID"],
+        ),
+        "listTDs": method(
             "List Thing Descriptions in order of their ids",
             lambda given: (Operation.READ, Address(DirectoryService.thing_id)),
             _list,
             {
                 "limit": _LIMIT,
                 "offset": {"type": "integer", "minimum": 0},
-                "cursor": _TEXT,
-                "agent": _TEXT,
-                "type": _TEXT,
-                "text": _TEXT,
+                "cursor": TEXT,
+                "agent": TEXT,
+                "type": TEXT,
+                "text": TEXT,
                 "filter": {"type": "string", "minLength": 1, "maxLength": MAX_FILTER_CHARS},
-                "protocol": _TEXT,
+                "protocol": TEXT,
                 "count": {"type": "boolean"},
             },
         ),
-        "listVersions": _method(
+        "listVersions": method(
             "When a Thing's description was published, changed and removed",
-            _to(Operation.READ),
+            on_thing(Operation.READ),
             _versions,
-            {"thingID": _TEXT},
+            {"thingID": TEXT},
             ["thingID"],
         ),
-        "readTDAsOf": _method(
+        "readTDAsOf": method(
             "Read the Thing Description of an instant of the past",
-            _to(Operation.READ),
+            on_thing(Operation.READ),
             _as_of,
-            {"thingID": _TEXT, "time": _TIME, "protocol": _TEXT},
+            {"thingID": TEXT, "time": TIME, "protocol": TEXT},
             ["thingID", "time"],
         ),
-        "registerTD": _method(
+        "registerTD": method(
             "Create or replace an entry that no agent speaks for",
-            _to(Operation.PUBLISH_TD),
+            on_thing(Operation.PUBLISH_TD),
             _register,
-            {"thingID": _TEXT, "td": _OBJECT, "expires": _TIME, "ifMatch": _TEXT, "ifNoneMatch": _TEXT},
+            {"thingID": TEXT, "td": OBJECT, "expires": TIME, "ifMatch": TEXT, "ifNoneMatch": TEXT},
             ["thingID", "td"],
             is_safe=False,
         ),
-        "updateTD": _method(
+        "updateTD": method(
             "Change members of such an entry (JSON merge patch)",
-            _to(Operation.PUBLISH_TD),
+            on_thing(Operation.PUBLISH_TD),
             _update,
-            {"thingID": _TEXT, "patch": _OBJECT, "ifMatch": _TEXT},
+            {"thingID": TEXT, "patch": OBJECT, "ifMatch": TEXT},
             ["thingID", "patch"],
             is_safe=False,
         ),
-        "removeTD": _method(
+        "removeTD": method(
             "Remove such an entry",
-            _to(Operation.REMOVE_TD),
+            on_thing(Operation.REMOVE_TD),
             _remove,
-            {"thingID": _TEXT, "ifMatch": _TEXT},
+            {"thingID": TEXT, "ifMatch": TEXT},
             ["thingID"],
             is_safe=False,
         ),
-        "setOverlay": _method(
+        "setOverlay": method(
             "Lay a title or description over what the agent publishes; null takes it away",
-            _to(Operation.MANAGE),
+            on_thing(Operation.MANAGE),
             _overlay,
             {
-                "thingID": _TEXT,
-                "title": {"oneOf": [_TEXT, {"type": "null"}]},
+                "thingID": TEXT,
+                "title": {"oneOf": [TEXT, {"type": "null"}]},
                 "description": {"oneOf": [{"type": "string", "maxLength": 8_192}, {"type": "null"}]},
             },
             ["thingID"],
@@ -355,7 +277,7 @@ class DirectoryService(_Service):
 # ---------------------------------------------------------------- latest values
 
 
-class ValuesService(_Service):
+class ValuesService(Service):
     """Latest values of properties and events."""
 
     thing_id = "dtw:values:latest"
@@ -425,159 +347,39 @@ class ValuesService(_Service):
     async def _events(self, given: Given, principal: Principal) -> JSONValue:
         return await self._all(Kind.EVENT, given, principal)
 
-    methods: ClassVar[Mapping[str, _Method]] = {
-        "readProperty": _method(
+    methods: ClassVar[Mapping[str, Method]] = {
+        "readProperty": method(
             "Read the latest value of a property",
             lambda given: (Operation.READ, Address(given["thingID"], Kind.PROPERTY, given["name"])),
             _property,
-            {"thingID": _TEXT, "name": _TEXT},
+            {"thingID": TEXT, "name": TEXT},
             ["thingID", "name"],
         ),
-        "readProperties": _method(
+        "readProperties": method(
             "Read the latest values of all properties of a Thing",
-            _to(Operation.READ),
+            on_thing(Operation.READ),
             _properties,
-            {"thingID": _TEXT},
+            {"thingID": TEXT},
             ["thingID"],
         ),
-        "readEvent": _method(
+        "readEvent": method(
             "Read the latest event of a name",
             lambda given: (Operation.READ, Address(given["thingID"], Kind.EVENT, given["name"])),
             _event,
-            {"thingID": _TEXT, "name": _TEXT},
+            {"thingID": TEXT, "name": TEXT},
             ["thingID", "name"],
         ),
-        "readEvents": _method(
+        "readEvents": method(
             "Read the latest event of every name of a Thing",
-            _to(Operation.READ),
+            on_thing(Operation.READ),
             _events,
-            {"thingID": _TEXT},
+            {"thingID": TEXT},
             ["thingID"],
         ),
-    }
-
-
-# ---------------------------------------------------------------- history
-
-
-def _history_need(given: Given) -> tuple[Operation, Address]:
-    thing_id = given.get("thingID")
-    if thing_id is None:
-        return Operation.READ, Address(HistoryService.thing_id)
-    kind, name = given.get("kind"), given.get("name")
-    return Operation.HISTORY, Address(thing_id, kind and Kind(kind), name) if kind and name else Address(thing_id)
-
-
-class HistoryService(_Service):
-    """Stored events and values."""
-
-    thing_id = "dtw:history:readings"
-    title = "History"
-
-    def __init__(self, directory: DirectoryStore, history: HistoryStore, may: May) -> None:
-        super().__init__()
-        self._directory = directory
-        self._history = history
-        self._may = may
-
-    async def _read(self, given: Given, principal: Principal) -> JSONValue:
-        things = self._things(given, principal)
-        if not things:
-            return {"items": []}
-        query = _history_query(given, things)
-        rows = await self._history.read(query)
-        allowed: dict[tuple[str, str, str], bool] = {}
-        items: list[JSONValue] = []
-        for row in rows:
-            series = (row.thing_id, row.kind, row.name)
-            if series not in allowed:
-                address = Address(row.thing_id, Kind(row.kind), row.name)
-                allowed[series] = self._may(principal, Operation.HISTORY, address)
-            if allowed[series]:
-                items.append(_row_document(row))
-        # The cursor is that of the last row looked at, shown or not: a page may be short, a listing has no hole.
-        if len(rows) < query.limit:
-            return {"items": items}
-        return {"items": items, "cursor": _cursor(rows[-1], by_row=query.after_row is not None)}
-
-    def _things(self, given: Given, principal: Principal) -> Sequence[str]:
-        if "thingID" in given:
-            if self._directory.get(given["thingID"]) is None:
-                raise UnknownThing(given["thingID"])
-            return [given["thingID"]]
-        known = given["things"] if "things" in given else self._directory.ids()
-        return [
-            thing_id
-            for thing_id in known
-            if self._directory.get(thing_id) is not None and self._may(principal, Operation.HISTORY, Address(thing_id))
-        ]
-
-    methods: ClassVar[Mapping[str, _Method]] = {
-        "readHistory": _method(
-            "Read stored events and values, by time, or after a row by row id",
-            _history_need,
-            _read,
-            {
-                "thingID": _TEXT,
-                "things": _TEXTS,
-                "kind": {"enum": ["event", "property"]},
-                "name": _TEXT,
-                "names": _TEXTS,
-                "from": _TIME,
-                "to": _TIME,
-                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_HISTORY_PAGE, "default": 1_000},
-                "cursor": _TEXT,
-                "afterRow": {"type": "integer", "minimum": 0},
-                "order": {"enum": ["asc", "desc"], "default": "asc"},
-            },
-        )
     }
 
 
 # ---------------------------------------------------------------- documents
-
-
-def _history_query(given: Given, things: Sequence[str]) -> HistoryQuery:
-    start, end, cursor, after_row = (given.get(name) for name in ("from", "to", "cursor", "afterRow"))
-    after = None
-    if cursor is not None:
-        created, _, row_id = cursor.partition(".")
-        if not (created.lstrip("-").isdecimal() and row_id.isdecimal() and created.isascii() and row_id.isascii()):
-            if not (cursor.isascii() and cursor.isdecimal()):
-                raise BadCursor(cursor)
-            after_row = int(cursor)
-        else:
-            after = (int(created), int(row_id))
-    if any(abs(number) >= 2**63 for number in (*(after or ()), after_row or 0)):
-        raise BadCursor(str(cursor or after_row))
-    return HistoryQuery(
-        things=things,
-        kind=Kind(given["kind"]) if "kind" in given else None,
-        names=[*given.get("names", ()), *([given["name"]] if "name" in given else ())],
-        start=None if start is None else parse_time(start),
-        end=None if end is None else parse_time(end),
-        after_row=after_row,
-        after=after,
-        descending=given.get("order") == "desc" and after_row is None,
-        limit=given.get("limit", 1_000),
-    )
-
-
-def _cursor(row: Row, *, by_row: bool) -> str:
-    return str(row.row_id) if by_row else f"{row.created}.{row.row_id}"
-
-
-def _row_document(row: Row) -> dict[str, JSONValue]:
-    return {
-        "rowID": row.row_id,
-        "thingID": row.thing_id,
-        "kind": row.kind,
-        "name": row.name,
-        "value": from_json(row.value),
-        "created": rfc3339(row.created),
-        "received": rfc3339(row.received),
-        "quality": row.quality,
-    }
 
 
 def _value_document(value: Value) -> dict[str, JSONValue]:

@@ -27,8 +27,9 @@ from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.records import Entry
 from things.times import rfc3339
+from twin.history_service import HistoryService
 from twin.search import Search
-from twin.service import DirectoryService, HistoryService, ValuesService
+from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,9 @@ import pytest
 
 from runtime.ports import Directory, History, Ledger, Service, ValueStore
 from tests.twin.conftest import Clock
-from twin.service import DirectoryService, HistoryService, ValuesService
+from twin.history_service import HistoryService
+from twin.search import Search
+from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
 
 pytestmark = pytest.mark.anyio
@@ -17,9 +19,10 @@ def as_ports(twin: Twin) -> tuple[Directory, ValueStore, History, Ledger]:
 
 
 def as_services(twin: Twin) -> tuple[Service, ...]:
+    search = Search(twin.directory, twin.values, lambda *_: True, clock=lambda: 0)
     return (
-        DirectoryService(twin.directory, lambda *_: True, lambda *_: None),
-        ValuesService(twin.directory, twin.values, lambda *_: True),
+        DirectoryService(twin.directory, lambda *_: True, lambda *_: {}, search),
+        ValuesService(twin.directory, twin.values, lambda *_: True, clock=lambda: 0),
         HistoryService(twin.directory, twin.history, lambda *_: True),
     )
 
