@@ -72,7 +72,8 @@ class NativeEngine:
                 self._restore(await self._store.load())
             stack.push_async_callback(self._stop)
             addresses = [
-                await stack.enter_async_context(listen(listener, self._connection)) for listener in self._listeners
+                await stack.enter_async_context(listen(listener, self._connection, self.limits.connect_timeout_s))
+                for listener in self._listeners
             ]
             task_status.started(Listening(addresses=tuple(addresses)))
             await self._run()

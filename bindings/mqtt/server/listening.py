@@ -21,21 +21,20 @@ Factory = Callable[[str | None], asyncio.Protocol]
 """Makes the protocol of a connection; the argument is its source address if a proxy named it."""
 
 BACKLOG = 1_024
-PROXY_TIMEOUT_S = 5.0
 _SIGNATURE_2 = b"\r\n\r\n\0\r\nQUIT\n"
 _MAX_LINE_1 = 107
 _MAX_LENGTH_2 = 4_096
 
 
 @asynccontextmanager
-async def listen(listener: Listener, factory: Factory) -> AsyncIterator[tuple[str, int]]:
-    """Listen while the context lasts; yields (host, port)."""
+async def listen(listener: Listener, factory: Factory, timeout_s: float) -> AsyncIterator[tuple[str, int]]:
+    """Listen while the context lasts; yields (host, port). `timeout_s` ends a handshake or header without end."""
     loop = asyncio.get_running_loop()
     try:
         if listener.proxy_protocol:
             sock = socket.create_server((listener.host, listener.port), backlog=BACKLOG)
             sock.setblocking(False)
-            acceptor = _Acceptor(sock, listener, factory)
+            acceptor = _Acceptor(sock, listener, factory, timeout_s)
             task = loop.create_task(acceptor.run())
             try:
                 yield _address(sock)
@@ -45,7 +44,12 @@ async def listen(listener: Listener, factory: Factory) -> AsyncIterator[tuple[st
                 sock.close()
             return
         server = await loop.create_server(
-            lambda: factory(None), listener.host, listener.port, ssl=listener.tls, backlog=BACKLOG
+            lambda: factory(None),
+            listener.host,
+            listener.port,
+            ssl=listener.tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=timeout_s if listener.tls else None,
         )
     except OSError as error:
         raise AddressInUse(f"cannot listen on {listener.host}:{listener.port}: {error.strerror or error}") from error
@@ -64,8 +68,9 @@ def _address(sock: socket.socket) -> tuple[str, int]:
 class _Acceptor:
     """Accepts connections of a proxy and reads their header before anything else."""
 
-    def __init__(self, sock: socket.socket, listener: Listener, factory: Factory) -> None:
+    def __init__(self, sock: socket.socket, listener: Listener, factory: Factory, timeout_s: float) -> None:
         self._sock = sock
+        self._timeout_s = timeout_s
         self._listener = listener
         self._factory = factory
 
@@ -81,7 +86,7 @@ class _Acceptor:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            async with asyncio.timeout(PROXY_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 source = await read_proxy_header(sock)
                 await loop.connect_accepted_socket(lambda: self._factory(source or peer), sock, ssl=self._listener.tls)
         except (OSError, ValueError, TimeoutError) as error:
