@@ -1,5 +1,6 @@
 """`skep demo`: the journey, told step by step; then it keeps running, or with --once ends with a verdict."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -25,7 +26,7 @@ SHOWN_ROWS = 12
 
 @click.command(epilog="Example: skep demo --once")
 @click.option("--once", is_flag=True, help="Check every step, print one line, and end: 0 if all is well, else 1.")
-@click.option("--home", type=click.Path(path_type=Path), help="Fresh data folder to use. [default: ./.demo]")
+@click.option("--home", type=click.Path(path_type=Path), help="Fresh data folder to use. [default: ./.demo/home]")
 def demo(once: bool, home: Path | None) -> None:
     """Start a runtime with simulated devices and a real recording, and walk the whole way from MQTT to Spark."""
     with _fresh(home, once) as folder:
@@ -84,7 +85,8 @@ def _print_rollup(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print_invitation(journey: "Journey") -> None:
-    skep = "skep" if Path(sys.argv[0]).name == "skep" else f"{sys.executable} -m skep"
+    beside = Path(sys.executable).with_name("skep")
+    skep = os.path.relpath(beside) if beside.exists() else f"{sys.executable} -m skep"
     home = journey.home
     click.echo(
         f"""
@@ -106,14 +108,15 @@ def _fresh(home: Path | None, once: bool) -> Iterator[Path]:
     if home is not None:
         if home.exists() and any(home.iterdir()):
             raise click.UsageError(f"{home} is not empty; the demo begins in a fresh folder")
-        yield home.absolute()
+        yield home
     elif once:
         with tempfile.TemporaryDirectory(prefix="skep-demo-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary) / "home"
     else:
-        folder = Path(".demo").absolute()
+        folder = Path(".demo")
         shutil.rmtree(folder, ignore_errors=True)
-        yield folder
+        folder.mkdir()
+        yield folder / "home"
 
 
 def _number(value: Any) -> str:
