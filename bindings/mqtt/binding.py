@@ -6,7 +6,6 @@ of MQTT 3.1.1 clients), or raised when the same publish may succeed later, so th
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import assert_never
@@ -18,6 +17,7 @@ from bindings.mqtt.batches import checked_message_id, read_batch
 from bindings.mqtt.clients import BINDING, MQTT_5, Answer, ClientSession, Encoder
 from bindings.mqtt.forms import forms_of
 from bindings.mqtt.groups import Groups
+from bindings.mqtt.marks import InboxMarks
 from bindings.mqtt.reasons import TEMPORARY, filter_reason, problem, reason_code
 from bindings.mqtt.seam import (
     ACCEPTED,
@@ -63,9 +63,6 @@ from things.times import parse_time
 
 log = logging.getLogger(__name__)
 
-MAX_REMEMBERED = 10_000
-"""Persistent sessions whose last confirmed status is remembered while they are away."""
-
 FIGURES_EVERY_S = 10.0
 TOKEN_METHOD = "token"
 """The one MQTT 5 authentication method: the data is an access or long-lived token."""
@@ -78,8 +75,15 @@ class MqttBinding:
 
     name = BINDING
 
-    def __init__(self, engine: Engine, *, schemes: Sequence[str] = (), public_host: str | None = None) -> None:
-        """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        schemes: Sequence[str] = (),
+        public_host: str | None = None,
+        marks: InboxMarks | None = None,
+    ) -> None:
+        """`marks` outlive a restart if they have a file. `schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
         nothing); `public_host` takes the place of the address listened on in forms."""
         self._engine = engine
         self._schemes = schemes
@@ -88,7 +92,7 @@ class MqttBinding:
         self._groups: Groups
         self._encoder = Encoder()
         self._clients: dict[Link, ClientSession] = {}
-        self._confirmed: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._marks = marks or InboxMarks()
         self._received = self._refused = 0
         self.addresses: Sequence[tuple[str, int]] = ()
         """(host, port) of each listener; set when serving."""
@@ -99,6 +103,14 @@ class MqttBinding:
         """Serve until cancelled; reports started when every listener is up."""
         self._sink = sink
         self._groups = Groups(sink.sessions, sink.new_id)
+        try:
+            await self._served(task_status)
+        finally:
+            # The engine has closed its links by now, each with its last mark.
+            with anyio.CancelScope(shield=True):
+                await self._marks.save()
+
+    async def _served(self, task_status: TaskStatus[None]) -> None:
         async with anyio.create_task_group() as tasks:
 
             async def serve_engine(*, task_status: TaskStatus[Listening]) -> None:
@@ -115,8 +127,10 @@ class MqttBinding:
             task_status.started()
             while True:
                 await anyio.sleep(FIGURES_EVERY_S)
-                for session in tuple(self._clients.values()):
+                for link, session in tuple(self._clients.items()):
                     session.tell_figures(tuple(self._figures()))
+                    self._mark(link, session)
+                await self._marks.save()
 
     def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
         """Forms for a twin TD, for each address at which clients connect."""
@@ -176,23 +190,20 @@ class MqttBinding:
     def opened(self, link: Link, *, resumed: bool) -> None:
         session = self._session(link)
         if session is not None and resumed and session.takes_reports:
-            # At least once: after a restart of the runtime nobody knows what was confirmed, so all of it comes again.
-            after = self._confirmed.get((link.principal.account, link.client_id), 0)
-            self._sink.sessions.take_reports(session, after)
+            self._sink.sessions.take_reports(session, self._marks.get((link.principal.account, link.client_id)))
 
     def closed(self, link: Link, reason: Closed) -> None:
         session = self._clients.pop(link, None)
         if session is None:
             return
-        if session.confirmed is not None:
-            key = (session.principal.account, link.client_id)
-            self._confirmed[key] = session.confirmed
-            self._confirmed.move_to_end(key)
-            if len(self._confirmed) > MAX_REMEMBERED:
-                self._confirmed.popitem(last=False)
+        self._mark(link, session)
         self._groups.leave_all(session)
         self._sink.sessions.closed(session)
         log.debug("client gone", extra={"account": session.principal.account, "reason": reason})
+
+    def _mark(self, link: Link, session: ClientSession) -> None:
+        if session.confirmed is not None:
+            self._marks.put((session.principal.account, link.client_id), session.confirmed)
 
     def _session(self, link: Link) -> ClientSession | None:
         """The link's session; made at the first word about it, which for a resumed one is a filter. None if the account
