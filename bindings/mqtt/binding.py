@@ -83,8 +83,9 @@ class MqttBinding:
         public_host: str | None = None,
         marks: InboxMarks | None = None,
     ) -> None:
-        """`marks` outlive a restart if they have a file. `schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
-        nothing); `public_host` takes the place of the address listened on in forms."""
+        """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
+        nothing); `public_host` takes the place of the address listened on in forms; `marks` outlive a restart if they
+        have a file."""
         self._engine = engine
         self._schemes = schemes
         self._public_host = public_host
