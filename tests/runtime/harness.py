@@ -1,6 +1,6 @@
 """The runtime over real stores in a temporary home, without bindings: tests speak as a binding would."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,9 +145,15 @@ class House:
 
 
 @asynccontextmanager
-async def house(home: Path, config: Config | None = None) -> AsyncIterator[House]:
-    """A started runtime."""
-    async with open_twin(home, clock=wall_clock) as twin:
+async def house(
+    home: Path,
+    config: Config | None = None,
+    *,
+    now: Callable[[], int] = wall_clock,
+    steady: Callable[[], int] | None = None,
+) -> AsyncIterator[House]:
+    """A started runtime, on clocks of the test's own if it wants."""
+    async with open_twin(home, clock=now) as twin:
 
         def describe(thing_id: str, who: Principal) -> Publication | None:
             entry = twin.directory.get(thing_id)
@@ -170,7 +176,7 @@ async def house(home: Path, config: Config | None = None) -> AsyncIterator[House
             stores=stores,
             authenticator=None,  # type: ignore[arg-type]
             authorizer=authorizer,
-            clocks=Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs()),
+            clocks=Clocks(now=now, steady=steady or SteadyClock(), new_id=IDs()),
             describe=describe,
         )
         runtime.services.add(RequestsService(twin.ledger, authorizer))

@@ -1,0 +1,446 @@
+"""Random lives of requests against a small model: every request ends in exactly one state, reaches its agent before it
+expires if the agent was there, and keeps its place among the requests of its Thing; through lost sessions, repeated,
+late and foreign answers, time that passes, restarts and crashes.
+
+A crash is a copy of the files as they are at some moment, on which the next runtime starts: what kill -9 leaves.
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from runtime.clocks import wall_clock
+from tests.runtime.doubles import RecordingSession, principal
+from tests.runtime.harness import House, house
+from things.delivery import FINAL, DeliveryStatus, Reason, State
+from things.errors import Conflict, IllegalStatus, SkepError, UnknownRequest
+
+EXAMPLES = int(os.environ.get("SKEP_TRIAL_LIVES", "40"))
+STEPS = int(os.environ.get("SKEP_TRIAL_STEPS", "30"))
+SETTLE_S = 10.0
+
+ORDERS = {"burst": "burst", "acked": "until-ack", "answered": "until-response"}
+"""Things and when their next request may go out."""
+EXPIRES_S, DEADLINE_S = 30.0, 20.0
+TDS: dict[str, dict[str, Any]] = {
+    thing: {
+        "@context": "https://www.w3.org/2022/wot/td/v1.1",
+        "title": thing,
+        "skep:order": order,
+        "actions": {"go": {"input": {"type": "integer"}, "skep:expires": EXPIRES_S, "skep:deadline": DEADLINE_S}},
+    }
+    for thing, order in ORDERS.items()
+}
+
+
+@dataclass(slots=True)
+class Request:
+    """What the model knows of one request."""
+
+    reference: str
+    thing: str
+    number: int
+    expires: int
+    request_id: str = ""
+    state: State = State.PENDING
+    deadline: int | None = None
+    """Set by the first delivery; runs on while the agent is away."""
+    reason: Reason | None = None
+
+    def taken(self, state: State, now: int) -> None:
+        """Take a step as the table of states says."""
+        if state is State.DELIVERED:
+            self.deadline = self.deadline or now + int(DEADLINE_S * 1e6)
+        elif state not in FINAL and state is not State.PENDING:
+            self.deadline = now + int(DEADLINE_S * 1e6)
+        self.state = state
+
+    def is_due(self, now: int) -> bool:
+        return self.state not in FINAL and (self.expires if self.deadline is None else self.deadline) <= now
+
+    def run_out(self) -> None:
+        self.reason = Reason.EXPIRED if self.deadline is None else Reason.TIMEOUT
+        self.state = State.FAILED
+
+
+@dataclass(slots=True)
+class Seen:
+    """What agent and caller were given, over all runs."""
+
+    received: list[str] = field(default_factory=list)
+    """Request ids as the agent first got them."""
+    too_late: list[str] = field(default_factory=list)
+    """Those that were final when the agent got them."""
+    reports: list[DeliveryStatus] = field(default_factory=list)
+
+
+class LivesOfRequests(RuleBasedStateMachine):
+    """The rules are what agents, callers, time and misfortune do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self._folder = Path(tempfile.mkdtemp(prefix="skep-lives-"))
+        self._starts = 0
+        self._now = wall_clock()
+        self._requests: dict[str, Request] = {}
+        self._seen = Seen()
+        self._agent: RecordingSession | None = None
+        self._acknowledged: set[str] = set()
+        self._host: asyncio.Task[None] | None = None
+        self._run(self._start(self._folder / "0"))
+        for thing, td in TDS.items():
+            self._run(self._house.publish_td("works", thing, td))
+
+    # ------------------------------------------------------------ agents
+
+    @precondition(lambda self: self._agent is None)
+    @rule()
+    def agent_connects(self) -> None:
+        self._run(self._connect())
+
+    @precondition(lambda self: self._agent is not None)
+    @rule()
+    def agent_is_lost(self) -> None:
+        self._house.runtime.sessions.closed(self._session)
+        self._forget_agent()
+
+    @precondition(lambda self: self._unacknowledged)
+    @rule(data=st.data())
+    def agent_acknowledges(self, data: st.DataObject) -> None:
+        request = self._pick(data, self._unacknowledged)
+        self._acknowledged.add(request.request_id)
+        self._session.acknowledge[request.request_id]()
+        if request.state is State.PENDING:
+            request.taken(State.DELIVERED, self._now)
+
+    @precondition(lambda self: self._requests)
+    @rule(
+        data=st.data(),
+        state=st.sampled_from([State.RUNNING, State.WAITING, State.APPLIED, State.COMPLETED, State.FAILED]),
+    )
+    def agent_reports(self, data: st.DataObject, state: State) -> None:
+        """For any request it was ever given, so also late, repeated, and without a session."""
+        given = [one for one in self._requests.values() if one.request_id in self._seen.received]
+        if given:
+            self._report(self._pick(data, given), state)
+
+    @precondition(lambda self: self._requests)
+    @rule(data=st.data())
+    def agent_answers_twice(self, data: st.DataObject) -> None:
+        given = [one for one in self._requests.values() if one.request_id in self._seen.received]
+        if given:
+            request = self._pick(data, given)
+            self._report(request, State.COMPLETED)
+            self._report(request, State.COMPLETED)
+
+    @precondition(lambda self: self._requests)
+    @rule(data=st.data())
+    def stranger_reports(self, data: st.DataObject) -> None:
+        request = self._pick(data, list(self._requests.values()))
+        assert self._refused(self._house.report("stranger", request.request_id, state="completed")) is UnknownRequest
+
+    # ------------------------------------------------------------ callers
+
+    @rule(thing=st.sampled_from(sorted(ORDERS)), count=st.integers(1, 3))
+    def caller_invokes(self, thing: str, count: int) -> None:
+        for _ in range(count):
+            self._run(self._invoke(self._new(thing)))
+
+    @precondition(lambda self: self._requests)
+    @rule(data=st.data())
+    def caller_repeats(self, data: st.DataObject) -> None:
+        self._run(self._invoke(self._pick(data, list(self._requests.values()))))
+
+    @precondition(lambda self: self._requests)
+    @rule(data=st.data())
+    def caller_cancels(self, data: st.DataObject) -> None:
+        request = self._pick(data, list(self._requests.values()))
+        refused = self._refused(self._house.cancel(request.request_id))
+        if request.state in FINAL:
+            assert refused is Conflict
+            return
+        assert refused is None
+        if request.state is State.PENDING:
+            request.state = State.CANCELLED
+
+    # ------------------------------------------------------------ time and misfortune
+
+    @rule(seconds=st.sampled_from([1, 5, 12, 25]))
+    def time_passes(self, seconds: int) -> None:
+        self._now += seconds * 1_000_000
+        self._house.runtime._due_changed(0)
+        for request in self._requests.values():
+            if request.is_due(self._now):
+                request.run_out()
+
+    @rule()
+    def runtime_restarts(self) -> None:
+        home = self._house_home
+        self._run(self._stop())
+        self._run(self._start(home))
+        self._all_sessions_lost()
+
+    @rule(things=st.lists(st.sampled_from(sorted(ORDERS)), max_size=5), turns=st.integers(0, 60))
+    def runtime_crashes(self, things: list[str], turns: int) -> None:
+        """While requests are being accepted; callers then repeat what they have no answer to."""
+        self._run(self._crash([self._new(thing) for thing in things], turns))
+        self._all_sessions_lost()
+
+    # ------------------------------------------------------------ what must always hold
+
+    @invariant()
+    def ledger_is_the_model(self) -> None:
+        self._run(self._settled())
+        self._in_order_within_each_thing()
+        assert self._seen.too_late == []
+
+    def teardown(self) -> None:
+        try:
+            self._run(self._all_end())
+        finally:
+            self._run(self._stop())
+            self._runner.close()
+            shutil.rmtree(self._folder)
+
+    # ------------------------------------------------------------ private
+
+    @property
+    def _session(self) -> RecordingSession:
+        assert self._agent is not None
+        return self._agent
+
+    @property
+    def _unacknowledged(self) -> list[Request]:
+        if self._agent is None:
+            return []
+        offered = set(self._agent.acknowledge) - self._acknowledged
+        return [one for one in self._requests.values() if one.request_id in offered]
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(work)
+
+    @staticmethod
+    def _pick(data: st.DataObject, among: list[Request]) -> Request:
+        return among[data.draw(st.integers(0, len(among) - 1), label="which")]
+
+    def _new(self, thing: str) -> Request:
+        number = len(self._requests)
+        request = Request(f"r-{number}", thing, number, expires=self._now + int(EXPIRES_S * 1e6))
+        self._requests[request.reference] = request
+        return request
+
+    async def _invoke(self, request: Request) -> None:
+        thing_id = f"dtw:works:{request.thing}"
+        status = await self._house.invoke(thing_id, "go", request.number, correlation=request.reference)
+        assert request.request_id in ("", status.request_id)
+        request.request_id = status.request_id
+
+    def _report(self, request: Request, state: State) -> None:
+        refused = self._refused(self._house.report("works", request.request_id, state=state))
+        if request.state in FINAL:
+            assert refused is IllegalStatus
+            return
+        assert refused is None
+        if request.state is State.PENDING:
+            request.taken(State.DELIVERED, self._now)
+        request.taken(state, self._now)
+
+    def _refused(self, work: Coroutine[Any, Any, Any]) -> type[SkepError] | None:
+        try:
+            self._run(work)
+        except SkepError as error:
+            return type(error)
+        return None
+
+    def _all_sessions_lost(self) -> None:
+        self._forget_agent()
+
+    def _forget_agent(self) -> None:
+        """What the agent of this session had and did not answer goes back."""
+        if self._agent is not None:
+            for request in self._requests.values():
+                if request.state not in FINAL and request.request_id in self._agent.acknowledge:
+                    request.state = State.PENDING
+        self._agent = None
+        self._acknowledged.clear()
+
+    async def _connect(self) -> None:
+        session = RecordingSession(
+            f"works-{self._starts}", self._works, sessions=self._house.runtime.sessions, on_request=self._requested
+        )
+        self._house.runtime.sessions.opened(session)
+        self._house.runtime.sessions.take_requests(session)
+        self._agent = session
+
+    _works = principal("works", "agent")
+
+    def _requested(self, request: Any) -> None:
+        if request.operation == "cancel":
+            return
+        if request.request_id not in self._seen.received:
+            self._seen.received.append(request.request_id)
+        model = next((one for one in self._requests.values() if one.request_id == request.request_id), None)
+        if model is not None and model.state in FINAL:
+            self._seen.too_late.append(request.request_id)
+
+    async def _settled(self) -> None:
+        """Until the ledger says what the model says, and the agent has been offered what it should have."""
+        async with asyncio.timeout(SETTLE_S):
+            while (differences := await self._differences()) and not await self._patience():
+                pass
+        assert differences == []
+
+    async def _patience(self) -> bool:
+        await asyncio.sleep(0.001)
+        return False
+
+    async def _differences(self) -> list[str]:
+        found = []
+        for request in self._requests.values():
+            row = await self._house.twin.ledger.get(request.request_id)
+            assert row is not None, f"{request} is lost"
+            finals = [step.state for step in row.transitions if step.state in FINAL]
+            assert len(finals) == (1 if row.state in FINAL else 0), row.transitions
+            if (row.state, row.reason if row.state in FINAL else None) != (request.state, self._reason(request)):
+                found.append(f"{request.reference} is {row.state} {row.reason}, not {request.state} {request.reason}")
+        return found + [f"{one.reference} was not offered" for one in self._owed()]
+
+    @staticmethod
+    def _reason(request: Request) -> Reason | None:
+        # An agent that reports failed without a reason is an agent that erred.
+        return request.reason or (Reason.AGENT_ERROR if request.state is State.FAILED else None)
+
+    def _owed(self) -> Iterable[Request]:
+        """What a connected agent should have been offered by now."""
+        if self._agent is None:
+            return []
+        offered, owed = self._agent.acknowledge, []
+        for thing, order in ORDERS.items():
+            mine = [one for one in self._requests.values() if one.thing == thing]
+            pending = [one for one in mine if one.state is State.PENDING]
+            if order == "until-response" and any(
+                one.request_id in offered and one.state not in FINAL for one in mine if one not in pending[:1]
+            ):
+                continue
+            owed += [one for one in (pending if order == "burst" else pending[:1]) if one.request_id not in offered]
+        return owed
+
+    def _in_order_within_each_thing(self) -> None:
+        by_id = {one.request_id: one for one in self._requests.values()}
+        for thing in ORDERS:
+            numbers = [by_id[one].number for one in self._seen.received if by_id[one].thing == thing]
+            assert numbers == sorted(numbers), f"{thing} got {numbers}"
+        if self._agent is None:
+            return
+        for thing, order in ORDERS.items():
+            offered = [by_id[one] for one in self._agent.acknowledge if by_id[one].thing == thing]
+            if order == "until-ack":
+                held = [one for one in offered if one.state is State.PENDING]
+                assert len(held) <= 1, f"{held} at once"
+            elif order == "until-response":
+                assert len([one for one in offered if one.state not in FINAL]) <= 1, f"{offered} at once"
+
+    # ------------------------------------------------------------ the runtime
+
+    async def _start(self, home: Path) -> None:
+        """Start a runtime, and the caller's session in it, which goes on where it was."""
+        self._starts += 1
+        self._house_home = home
+        home.mkdir(exist_ok=True)
+        started: asyncio.Future[House] = asyncio.get_running_loop().create_future()
+        self._end = asyncio.Event()
+        self._host = asyncio.create_task(self._hosted(home, started, self._end))
+        await asyncio.wait([started, self._host], return_when=asyncio.FIRST_COMPLETED)
+        self._house = started.result()
+        caller = RecordingSession(
+            f"alice-{self._starts}",
+            principal("alice"),
+            sessions=self._house.runtime.sessions,
+            on_report=self._seen.reports.append,
+        )
+        self._house.runtime.sessions.opened(caller)
+        after = self._seen.reports[-1].seq if self._seen.reports else 0
+        self._house.runtime.sessions.take_reports(caller, after)
+
+    async def _hosted(self, home: Path, started: "asyncio.Future[House]", end: asyncio.Event) -> None:
+        async with house(home, steady=lambda: self._now) as opened:
+            started.set_result(opened)
+            await end.wait()
+
+    async def _stop(self) -> None:
+        self._end.set()
+        assert self._host is not None
+        await self._host
+
+    async def _crash(self, accepted: list[Request], turns: int) -> None:
+        invoking = [asyncio.create_task(self._invoke(one)) for one in accepted]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        answered = [one for one, task in zip(accepted, invoking, strict=True) if task.done()]
+        after = self._folder / str(self._starts)
+        shutil.copytree(self._house_home, after, ignore=shutil.ignore_patterns("*-shm", "reserve"))
+        for task in invoking:
+            task.cancel()
+        reported = len(self._seen.reports)
+        for task in invoking:
+            with suppress(asyncio.CancelledError, SkepError):
+                await task
+        await self._stop()
+        # What the dying one still said is what nobody heard.
+        del self._seen.reports[reported:]
+        shutil.rmtree(self._house_home)
+        for one in accepted:
+            one.request_id = one.request_id if one in answered else ""
+        await self._start(after)
+        for one in answered:
+            assert await self._house.twin.ledger.get(one.request_id) is not None, f"{one} was accepted and is lost"
+        for one in accepted:
+            await self._invoke(one)
+
+    async def _all_end(self) -> None:
+        """After the longest clock has run out, nothing is left over; and the caller has been told all of it once."""
+        self._now += int((EXPIRES_S + DEADLINE_S) * 1e6)
+        self._house.runtime._due_changed(0)
+        for request in self._requests.values():
+            if request.is_due(self._now):
+                request.run_out()
+        await self._settled()
+        assert all(one.state in FINAL for one in self._requests.values())
+        steps = []
+        for request in self._requests.values():
+            row = await self._house.twin.ledger.get(request.request_id)
+            assert row is not None
+            steps += [(step.seq, row.request_id, step.state) for step in row.transitions]
+        async with asyncio.timeout(SETTLE_S):
+            while len(self._told()) < len(steps):
+                await self._patience()
+        assert self._told() == sorted(steps)
+
+    def _told(self) -> list[tuple[int, str, State]]:
+        return [(one.seq, one.request_id, one.state) for one in self._seen.reports]
+
+
+def test_requests_end_once_and_in_order_whatever_happens() -> None:
+    run_state_machine_as_test(
+        LivesOfRequests,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize="SKEP_TRIAL_LIVES" not in os.environ,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+            database=None,
+        ),
+    )
