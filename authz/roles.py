@@ -17,6 +17,9 @@ LOOKING = frozenset({Operation.READ, Operation.OBSERVE, Operation.SUBSCRIBE, Ope
 PUBLISHING = frozenset({Operation.PUBLISH_EVENT, Operation.PUBLISH_PROPERTY, Operation.PUBLISH_TD, Operation.REMOVE_TD})
 OPERATING = frozenset({Operation.INVOKE_ACTION, Operation.CALL_RPC, Operation.CANCEL})
 REGISTERING = frozenset({Operation.PUBLISH_TD, Operation.REMOVE_TD})
+SENDING = frozenset({Operation.SEND})
+GUEST = "guest"
+"""The role of runtimes that an open messaging node admits without an account."""
 
 
 class Scope(StrEnum):
@@ -68,7 +71,7 @@ class RoleRights:
     description: str = ""
 
 
-_VIEWER = (Grant(operations=LOOKING),)
+_VIEWER = (Grant(operations=LOOKING), Grant(operations=SENDING))
 _OPERATOR = (*_VIEWER, Grant(operations=OPERATING))
 _MANAGER = (
     *_OPERATOR,
@@ -85,6 +88,7 @@ BUILT_IN: dict[str, RoleRights] = {
     str(rights.name): rights
     for rights in (
         RoleRights(name=Role.NONE, grants=(), description="may log in and connect"),
+        RoleRights(name=GUEST, grants=(Grant(operations=SENDING),), description="exchanges messages on the node only"),
         RoleRights(name=Role.VIEWER, grants=_VIEWER, description="reads, observes, subscribes"),
         RoleRights(name=Role.OPERATOR, grants=_OPERATOR, description="viewer, and invokes actions"),
         RoleRights(name=Role.MANAGER, grants=_MANAGER, description="operator, and writes properties and entries"),
@@ -94,6 +98,7 @@ BUILT_IN: dict[str, RoleRights] = {
             name=Role.AGENT,
             grants=(
                 *_PUBLISHER,
+                Grant(operations=SENDING),
                 Grant(operations=LOOKING, scope=Scope.OWN),
                 Grant(operations=LOOKING, scope=Scope.SERVICES),
                 Grant(operations=frozenset({Operation.CALL_RPC}), scope=Scope.SERVICES),

@@ -108,6 +108,20 @@ class MessagingNode(Section):
 
     domain: str = Field("localhost", description="the domain in the node's addresses")
     open: bool = Field(False, description="admit runtimes without an account, on loopback listeners only")
+    compatible: bool = Field(
+        False, description="no ownership of addresses, and learn those only seen as senders: for clients that rely on it"
+    )
+    resume_s: float = Field(120.0, ge=0, description="how long a session outlives its connection")
+    registration_s: int = Field(3_600, ge=1, description="longest life of a registration without keep-alive")
+    max_addresses: int = Field(50_000, ge=1, description="allocated to one session")
+    max_addresses_per_request: int = Field(1_000, ge=1, description="allocated, released or subscribed by one message")
+    max_subscriptions: int = Field(10_000, ge=1, description="addresses one session listens to")
+    max_outbox: int = Field(20_000, ge=1, description="messages waiting for one session; a slower one is ended")
+    max_outbox_bytes: int = Field(8_388_608, ge=65_536, description="bytes waiting for one session")
+    max_registrations: int = Field(100_000, ge=1, description="entries of the domain registry")
+    pool: tuple[str, ...] = Field((), description="foreign addresses lent to clients that have none, by scheme")
+    registry_url: str | None = Field(None, description="a domain registry over HTTP instead of the node's own")
+    openid_issuer: str | None = Field(None, description="OpenID provider whose tokens domain://idm.{domain} looks into")
 
 
 class Discovery(Section):

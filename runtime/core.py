@@ -207,6 +207,10 @@ class Runtime:
             ],
         )
 
+    def carry(self, operation: Operation, handler: Handler) -> None:
+        """Let a binding handle an operation of its own (`send`), behind the same middleware as everything else."""
+        self._router.carry(operation, handler)
+
     # ------------------------------------------------------------ what bindings are given
 
     @property

@@ -121,6 +121,8 @@ class Authorize:
             Operation.REMOVE_TD,
             Operation.REPORT_STATUS,
             Operation.CANCEL,
+            # To an address of the messaging node, which is no Thing to be hidden.
+            Operation.SEND,
         )
         if not publishes and address.thing_id:
             known = is_service(address.thing_id) or self.directory.get(address.thing_id) is not None

@@ -21,6 +21,10 @@ class Router:
             raise SkepError(f"nothing handles {message.operation}")
         return handler(message)
 
+    def carry(self, operation: Operation, handler: Handler) -> None:
+        """Take on one more operation, behind the same middleware; done before bindings start."""
+        self._handlers[operation] = self._folded(handler)
+
     async def judge(self, message: Message, accepted: Handler) -> DeliveryStatus:
         """Pass a message through the middleware to another end: for batches, which are stored together."""
         return await self._folded(accepted)(message)

@@ -22,6 +22,8 @@ class Operation(StrEnum):
     WRITE_PROPERTY = "write_property"
     CALL_RPC = "call_rpc"
     CANCEL = "cancel"
+    SEND = "send"
+    """A message between addresses of the messaging node."""
 
     # Decided on, but carried by subscriptions and by calls of the built-in services, not by messages of their own.
     READ = "read"
@@ -54,6 +56,7 @@ class Message:
     | report_status | "" | request id | `{"state","output","error","reason","progress"}` |
     | invoke_action, write_property, call_rpc | twin | affordance | input / value / input |
     | cancel | "" | request id, or "" with `correlation` = caller's reference | None |
+    | send | address of the recipient | type, lower case | the whole envelope |
     """
 
     operation: Operation

@@ -24,6 +24,8 @@ class Case:
 
 def role_allows(c: Case) -> bool:
     owner = c.thing.split(":")[1] if c.thing.startswith("dtw:") else None
+    if c.operation == "send":
+        return c.role != "none"
     if c.role == "agent":
         if c.operation == "report_status":
             return c.thing == "" or owner == c.account
