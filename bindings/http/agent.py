@@ -236,18 +236,20 @@ async def _poll(exchange: Exchange, after: int | None, wait_s: float) -> ASGIApp
     if channel.closed_because is not None:
         context.pollers.detach(channel, turn)
         raise TokenExpired(f"the agent's session ended: {channel.closed_because}")
-    return _PollReply(exchange, channel, given, after)
+    return _PollReply(exchange, channel, turn, given, after)
 
 
 class _PollReply:
     """What a poll answers; its requests count as delivered once it is written."""
 
-    def __init__(self, exchange: Exchange, channel: PollChannel, given: Sequence[Held], after: int | None) -> None:
+    def __init__(
+        self, exchange: Exchange, channel: PollChannel, turn: int, given: Sequence[Held], after: int | None
+    ) -> None:
         self._exchange = exchange
         self._channel = channel
         self._given = given
         self._after = after
-        self._turn = channel.turn
+        self._turn = turn
 
     @staticmethod
     def empty(interval_s: float) -> Response:

@@ -62,8 +62,8 @@ class HttpBinding:
 
     `mounts` are ASGI applications of other bindings by path prefix (`/mqtt`, `/wot/ws`, `/ws` …). `tls` is kept as it
     is: loading a fresh chain into it serves new connections without a restart. `documents` are served as they are, by
-    path (`/vocabulary/skep.jsonld`). `may_read` decides who hears that a Thing is gone: there is no description left
-    that could be asked for.
+    path (`/vocabulary/skep.jsonld`); what stands at `/asyncapi.json` is laid into our own. `may_read` decides who hears
+    that a Thing is gone: there is no description left that could be asked for.
     """
 
     name = "http"

@@ -5,24 +5,36 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from bindings.http.asyncapi import asyncapi
 from bindings.http.exchange import JSON, LD_JSON, Exchange, json_reply
 from bindings.http.problems import PROBLEM_JSON
 from bindings.http.routing import Documented, Endpoint, Route
 
+ASYNCAPI = "/asyncapi.json"
+_DOCUMENT = Documented(tag="documents", answers={200: JSON})
+
 
 def routes(described: Sequence[Route], documents: Mapping[str, Any]) -> list[Route]:
-    """`/openapi.json` for the described routes, and every given document at its path."""
+    """`/openapi.json` and `/asyncapi.json`, and every given document at its path."""
+
+    async def streams(exchange: Exchange) -> ASGIApp:
+        others = documents.get(ASYNCAPI, {})
+        return json_reply(asyncapi(exchange.context.addresses.base, others), cache_control="no-cache")
+
     found = [
+        Route("GET", ASYNCAPI, streams, "The event streams", public=True, documented=_DOCUMENT),
         Route(
             "GET",
             "/openapi.json",
             _serving(lambda: openapi(described), JSON),
             "This description",
             public=True,
-            documented=Documented(tag="documents", answers={200: JSON}),
-        )
+            documented=_DOCUMENT,
+        ),
     ]
     for path, document in documents.items():
+        if path == ASYNCAPI:
+            continue  # laid into ours
         media_type = LD_JSON if path.endswith(".jsonld") else JSON
         found.append(Route("GET", path, _serving(_constant(document), media_type), "A document", public=True))
     return found

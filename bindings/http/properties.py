@@ -134,7 +134,15 @@ async def _write_several(exchange: Exchange) -> ASGIApp:
 
 
 def _check_all(thing_id: str, document: dict[str, Any], values: dict[str, Any]) -> None:
-    td = ThingDescription.of(document)
+    declared = document.get("properties", {})
+    written = {
+        name: {member: value for member, value in declared[name].items() if member != "forms"}
+        for name in values
+        if name in declared
+    }
+    td = ThingDescription.of(
+        {"@context": document["@context"], "title": document["title"], "properties": written}, agent=True
+    )
     for name, value in values.items():
         if name not in td.properties:
             raise UnknownName(thing_id, Kind.PROPERTY, name)

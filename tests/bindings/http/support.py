@@ -3,7 +3,7 @@
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,18 @@ from typing import Any
 import anyio
 import httpx
 from anyio.abc import TaskStatus
-from argon2 import PasswordHasher
 from starlette.types import ASGIApp
 
 from authn.authenticator import LocalAuthenticator
-from authn.passwords import Passwords
-from authz.authorizer import LocalAuthorizer
 from bindings.http.binding import HttpBinding
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
-from runtime.clocks import IDs, SteadyClock, wall_clock
+from runtime.app import started
 from runtime.config import Config
-from runtime.core import Clocks, Runtime, Stores
-from runtime.requests_service import RequestsService
-from runtime.twins import TwinViews
+from runtime.core import Runtime
 from things.addresses import Address
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
-from twin.service import DirectoryService, HistoryService, ValuesService
-from twin.store import Twin, open_twin
 
 PASSWORD = "correct horse battery staple"
 
@@ -60,7 +53,6 @@ class House:
     runtime: Runtime
     binding: HttpBinding
     authenticator: LocalAuthenticator
-    twin: Twin
     tokens: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -96,58 +88,32 @@ async def house(
     tls: ssl.SSLContext | None = None,
     health: Health | None = None,
     mounts: Mapping[str, ASGIApp] | None = None,
-    runtime_config: Config | None = None,
+    runtime_config: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[House]:
-    """Open a home and serve it over HTTP."""
-    await anyio.Path(home).mkdir(exist_ok=True, mode=0o700)
-    clocks = Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs())
-    cheap = Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    authenticator = LocalAuthenticator.open(home, clock=clocks.now, passwords=cheap)
-    async with AsyncExitStack() as stack:
-        stack.callback(authenticator.close)
-        authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
-        twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
+    """Open a home and serve it by a binding of the test's own, beside the runtime's control socket."""
+    off = {"http": None, "https": None}
+    sections = {"http": off, "mqtt": {"mqtt": None, "mqtts": None}, **(runtime_config or {})}
+    async with started(home, Config.of(sections)) as running:
+        rooms = running.rooms
 
         def may_read(principal: Principal, thing_id: str) -> bool:
-            return authorizer.decide(principal, Operation.READ, Address(thing_id)).allowed
+            return rooms.authorizer.decide(principal, Operation.READ, Address(thing_id)).allowed
 
         binding = HttpBinding(
-            config or HttpConfig(), tls=tls, accounts=authenticator, health=health, mounts=mounts, may_read=may_read
+            config or HttpConfig(),
+            tls=tls,
+            accounts=rooms.authenticator,
+            health=health,
+            mounts=mounts,
+            may_read=may_read,
         )
-        views = TwinViews(
-            twin.directory,
-            authorizer,
-            forms_of=lambda: {"http": binding.forms},
-            http_base=lambda: binding.https_url or binding.http_url,
-        )
-        runtime = Runtime(
-            config=runtime_config or Config(),
-            stores=Stores(directory=twin.directory, values=twin.values, history=twin.history, ledger=twin.ledger),
-            authenticator=authenticator,
-            authorizer=authorizer,
-            clocks=clocks,
-            describe=views.publication,
-        )
-        views.presence = runtime.presence
-
-        def may(principal: Principal, operation: Operation, address: Address) -> bool:
-            return authorizer.decide(principal, operation, address).allowed
-
-        runtime.services.add(RequestsService(twin.ledger, authorizer))
-        runtime.services.add(DirectoryService(twin.directory, may, views.document))
-        runtime.services.add(ValuesService(twin.directory, twin.values, may))
-        runtime.services.add(HistoryService(twin.directory, twin.history, may))
-        twin.directory.on_changed(binding.directory_changed)
-        authenticator.on_revoked(lambda revoked: _revoke(runtime, revoked.covers))
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(_served, runtime.serve)
-            async with anyio.create_task_group() as servers:
-                await servers.start(_served, binding.serve, runtime)
-                try:
-                    yield House(runtime, binding, authenticator, twin)
-                finally:
-                    servers.cancel_scope.cancel()
-            tasks.cancel_scope.cancel()
+        rooms.twin.directory.on_changed(binding.directory_changed)
+        async with anyio.create_task_group() as servers:
+            await servers.start(_served, binding.serve, running.runtime)
+            try:
+                yield House(running.runtime, binding, rooms.authenticator)
+            finally:
+                servers.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -161,12 +127,6 @@ async def lamp_house(home: Path, config: HttpConfig | None = None, **options: An
             reply = await lights.put("/agent/things/lamp", json=LAMP)
             assert reply.status_code == 201, reply.text
         yield opened
-
-
-def _revoke(runtime: Runtime, covers: Callable[[Principal], bool]) -> None:
-    for session in runtime.sessions.everyone():
-        if covers(session.principal):
-            session.close("revoked")
 
 
 async def _served(

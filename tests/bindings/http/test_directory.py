@@ -187,7 +187,7 @@ async def test_listing_is_sorted_and_paged_with_links(lamps: House) -> None:
         reply = await viewer.get("/things")
         ids = [td["id"] for td in reply.json()]
         assert ids == sorted(ids)
-        assert set(ids) == {"dtw:lights:lamp", *(f"urn:x:{index}" for index in range(5))}
+        assert set(ids) >= {"dtw:lights:lamp", *(f"urn:x:{index}" for index in range(5))}
         assert reply.headers["content-type"] == "application/ld+json"
         assert "link" not in reply.headers
 
@@ -204,10 +204,14 @@ async def test_listing_is_sorted_and_paged_with_links(lamps: House) -> None:
         assert (await viewer.get("/things?limit=4&offset=4")).headers["link"] != tag
 
         collection = (await viewer.get("/things?format=collection&limit=2")).json()
-        assert (collection["@type"], collection["total"], len(collection["members"])) == ("ThingCollection", 5, 2)
+        assert (collection["@type"], len(collection["members"])) == ("ThingCollection", 2)
+        assert collection["total"] == len(ids) - 1
         assert "offset=2" in collection["next"]
         assert "format=collection" in collection["next"]
         assert [td["id"] for td in (await viewer.get("/things?text=lamp")).json()] == ["dtw:lights:lamp"]
+        filtered = await viewer.get("/things", params={"filter": "agent = lights and not title = Pump"})
+        assert [td["id"] for td in filtered.json()] == ["dtw:lights:lamp"]
+        assert (await viewer.get("/things", params={"filter": "agent ="})).status_code == 400
         for query in ("limit=0", "limit=-1", "limit=x", "offset=-1", "format=odd", "limit=1&limit=2"):
             assert (await viewer.get(f"/things?{query}")).status_code == 400, query
         unacceptable = await viewer.get("/things", headers={"accept": "text/html"})

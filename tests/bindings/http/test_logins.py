@@ -236,7 +236,7 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.RaisesGroup(AddressInUse, flatten_subgroups=True):
+        with pytest.raises(AddressInUse):
             async with house(tmp_path / "home", HttpConfig(http=taken.getsockname())):
                 pass
 
@@ -277,6 +277,10 @@ async def test_description_of_the_api_names_every_route(lamps: House) -> None:
     async with lamps.client() as nobody:
         document: dict[str, Any] = (await nobody.get("/openapi.json")).json()
 
+        streams: dict[str, Any] = (await nobody.get("/asyncapi.json")).json()
+
+    assert (streams["asyncapi"], streams["channels"]["inbox"]["address"]) == ("3.0.0", "/inbox")
+    assert streams["servers"]["http"]["host"] == lamps.url.removeprefix("http://")
     assert document["openapi"].startswith("3.1")
     assert "post" in document["paths"]["/things/{id}/actions/{name}"]
     identifiers = [one["operationId"] for path in document["paths"].values() for one in path.values()]

@@ -359,17 +359,28 @@ async def test_an_agent_that_stops_polling_is_gone_and_its_requests_return(tmp_p
         assert len((await lights.get("/agent/requests?wait=5")).json()["items"]) == 1
 
 
-async def test_two_polls_of_one_account_do_not_share_requests(lamps: House) -> None:
-    async with lamps.client("lights") as one, lamps.client("lights") as two:
-        replies: list[int] = []
+async def test_a_later_poll_takes_over_and_keeps_the_agent_reachable(tmp_path: Path) -> None:
+    async with (
+        lamp_house(tmp_path / "home", HttpConfig(poll_interval_s=0.3)) as lamps,
+        lamps.client("lights") as one,
+        lamps.client("lights") as two,
+        lamps.client("operator1") as operator,
+    ):
+        former: list[Any] = []
+        later: list[Any] = []
 
-        async def poll(client: httpx.AsyncClient) -> None:
-            replies.append((await client.get("/agent/requests?wait=0.3")).status_code)
+        async def poll(client: httpx.AsyncClient, into: list[Any]) -> None:
+            into.extend((await client.get("/agent/requests?wait=30")).json()["items"])
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(poll, one)
-            tasks.start_soon(poll, two)
-        assert sorted(replies) == [200, 409]
+            tasks.start_soon(poll, one, former)
+            await eventually(lamps.some_session)
+            tasks.start_soon(poll, two, later)
+            # Longer than the interval: the poll that was taken over must not end the session of the one that waits.
+            await anyio.sleep(0.6)
+            assert (await operator.post(f"{LAMP_PATH}/actions/now")).status_code == 201
+        assert former == []
+        assert [request["name"] for request in later] == ["now"]
 
 
 async def test_batch_stores_the_valid_items_and_names_the_others(lamps: House) -> None:
