@@ -9,6 +9,8 @@ from skep.consumer import Consumer
 from things.messages import JSONValue, Operation
 
 EXPLAIN = "dtw:authz:admin"
+SHORT = ("invoke", "write", "call", "publish")
+"""Words people say; the runtime knows them too."""
 
 
 @click.group()
@@ -16,14 +18,17 @@ def authz() -> None:
     """Roles, policies, and why somebody may or may not."""
 
 
-@authz.command(epilog="Example: skep authz explain ann invoke_action dtw:pumps:pump-1 setSpeed --home ./site")
+@authz.command(epilog="Example: skep authz explain ann invoke dtw:pumps:pump-1 setSpeed --home ./site")
 @click.argument("account")
-@click.argument("operation", type=click.Choice([operation.value for operation in Operation]))
+@click.argument("operation", type=click.Choice([*SHORT, *Operation]), metavar="OPERATION")
 @click.argument("thing")
 @click.argument("name", required=False)
 @access_options
 def explain(access: Access, account: str, operation: str, thing: str, name: str | None) -> None:
-    """Say whether ACCOUNT may do OPERATION on THING, and which rule decides. Exit code 1: it may not."""
+    """Say whether ACCOUNT may do OPERATION on THING, and which rule decides. Exit code 1: it may not.
+
+    OPERATION is read, observe, subscribe, history, invoke, write, call, publish or any other of the runtime's own.
+    """
     given: dict[str, JSONValue] = {"sender": account, "operation": operation, "thing": thing}
     if name is not None:
         given["name"] = name
