@@ -20,7 +20,7 @@ def authz() -> None:
 
 @authz.command(epilog="Example: skep authz explain ann invoke dtw:pumps:pump-1 setSpeed --home ./site")
 @click.argument("account")
-@click.argument("operation", type=click.Choice([*SHORT, *Operation]), metavar="OPERATION")
+@click.argument("operation", type=click.Choice([*SHORT, *(operation.value for operation in Operation)]), metavar="OPERATION")
 @click.argument("thing")
 @click.argument("name", required=False)
 @access_options
