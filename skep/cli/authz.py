@@ -9,8 +9,8 @@ from skep.consumer import Consumer
 from things.messages import JSONValue, Operation
 
 EXPLAIN = "dtw:authz:admin"
-SHORT = ("invoke", "write", "call", "publish")
-"""Words people say; the runtime knows them too."""
+SPOKEN = ("invoke", "write", "call", "publish", *(operation.value for operation in Operation))
+"""The words people say first; the runtime knows them too."""
 
 
 @click.group()
@@ -20,7 +20,7 @@ def authz() -> None:
 
 @authz.command(epilog="Example: skep authz explain ann invoke dtw:pumps:pump-1 setSpeed --home ./site")
 @click.argument("account")
-@click.argument("operation", type=click.Choice([*SHORT, *(operation.value for operation in Operation)]), metavar="OPERATION")
+@click.argument("operation", type=click.Choice(SPOKEN), metavar="OPERATION")
 @click.argument("thing")
 @click.argument("name", required=False)
 @access_options
