@@ -84,7 +84,7 @@ def test_examples_of_the_sdk_run(tmp_path: Path) -> None:
             [sys.executable, str(examples / "agent.py")], env={**shared, "SKEP_TOKEN": tokens["greenhouse"]}
         ) as agent:
             try:
-                _until(lambda: "moisture" in _run("things", "show", "dtw:greenhouse:bed-1", *home, check=False))
+                _until(lambda: "41.5" in _run("things", "show", "dtw:greenhouse:bed-1", *home, check=False))
                 said = subprocess.run(
                     [sys.executable, str(examples / "consumer.py")],
                     env={**shared, "SKEP_TOKEN": tokens["ann"]},
