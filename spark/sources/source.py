@@ -40,6 +40,8 @@ KNOWN = frozenset({
 })
 # fmt: on
 """Options for reading, in lower case, as Spark may hand them over."""
+TASK_ROWS = 250_000
+"""Rows that one task reads, unless one file has more."""
 
 
 def register(session: SparkSession) -> None:
@@ -156,7 +158,7 @@ class _BatchReader(DataSourceReader):
             if selection.takes(part)
         ]
         if self.model is None:
-            return [_Files([part]) for part in parts]
+            return [_Files(group) for group in _packed(parts)]
         # Values of one Thing at one time may lie in several files, but never of several days.
         days: dict[tuple[str, str], list[Part]] = {}
         for part in parts:
@@ -199,9 +201,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found: list[InputPartition] = []
         for snapshot in self._snapshots():
             first, last = start.get(snapshot.gateway, 0) + 1, end.get(snapshot.gateway, 0)
-            for part in snapshot.parts:
-                if self.asked.selection.takes(part) and part.first <= last and part.last >= first:
-                    found.append(_Files([part], first, last))
+            takes = self.asked.selection.takes
+            parts = [part for part in snapshot.parts if takes(part) and part.first <= last and part.last >= first]
+            found.extend(_Files(group, first, last) for group in _packed(parts))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -244,6 +246,20 @@ def _read(asked: _Asked, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, _Files)
     rows = (pads.field("row_id") >= partition.first) & (pads.field("row_id") <= partition.last)
     yield from asked.files().batches(partition.parts, asked.selection.expression() & rows)
+
+
+def _packed(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Files in groups that are worth a task each: starting one costs as much as reading many small files."""
+    group: list[Part] = []
+    rows = 0
+    for part in parts:
+        if group and rows + part.rows > TASK_ROWS:
+            yield group
+            group, rows = [], 0
+        group.append(part)
+        rows += part.rows
+    if group:
+        yield group
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
