@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 1
 DAY_US = 86_400_000_000
+MAX_INTEGER = 2**63 - 1
 ROW_ID_BLOCK = 1_000_000
 """Row ids promised at a time in `row-ids`, so that a lost newest file never leads to an id used twice."""
 
@@ -156,12 +157,36 @@ def promised_row_id(folder: Path) -> int:
 
 def promise_row_id(folder: Path, row_id: int) -> None:
     """Write down, synced, that ids up to `row_id` may be given away."""
-    partial = folder / "row-ids.partial"
+    _note(folder, "row-ids", row_id)
+
+
+def gone_created(folder: Path) -> int | None:
+    """The latest `created` of all rows in files that were dropped; None if nobody wrote it down."""
+    try:
+        return int((folder / "dropped").read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StorageDamaged(f"{folder / 'dropped'} does not hold a number") from error
+
+
+def note_gone_created(folder: Path, created: int) -> None:
+    """Write down, synced, that no dropped row was created after this."""
+    _note(folder, "dropped", created)
+
+
+def has_set_aside(folder: Path) -> bool:
+    """Whether damaged files lie in the folder, whose rows are no longer read."""
+    return any(folder.glob("*.damaged*"))
+
+
+def _note(folder: Path, name: str, number: int) -> None:
+    partial = folder / f"{name}.partial"
     with partial.open("w") as file:
-        file.write(f"{row_id}\n")
+        file.write(f"{number}\n")
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(folder / "row-ids")
+    partial.replace(folder / name)
     _sync(folder)
 
 

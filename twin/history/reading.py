@@ -48,6 +48,24 @@ def read(query: HistoryQuery, files: Sequence[DayFile]) -> list[Row]:
     return list(islice(merged, query.limit))
 
 
+def latest(query: HistoryQuery, files: Sequence[DayFile]) -> list[Row]:
+    """The newest row of every series, by (created, row id)."""
+    newest: dict[Series, Row] = {}
+    for file in files:
+        with _opened(file) as (connection, series):
+            conditions, parameters = _times(query)
+            where = " AND ".join(("key = ?", *conditions))
+            statement = f"SELECT {_COLUMNS} FROM rows WHERE {where} ORDER BY created DESC, row_id DESC LIMIT 1"
+            for key in _keys(query, series):
+                stored = connection.execute(statement, (key, *parameters)).fetchone()
+                if stored is None:
+                    continue
+                row, standing = _row(stored, series), newest.get(series[key])
+                if standing is None or (standing.created, standing.row_id) < (row.created, row.row_id):
+                    newest[series[key]] = row
+    return list(newest.values())
+
+
 def find(path: Path, series: Series, created: int, mid: int) -> int | None:
     """The row with this identity in a file."""
     with reader(path) as connection:

@@ -13,7 +13,7 @@ from datetime import date
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -41,6 +41,13 @@ afterwards; with one row a step (`executemany`) a busy event loop makes that the
 _Job = Sequence[Reading] | Callable[[], Any]
 
 
+class Gone(NamedTuple):
+    """What is no longer hot: all of it has a lower row id than `before_row` and was created at `created` or earlier."""
+
+    before_row: int
+    created: int
+
+
 class HistoryStore:
     """Hot history in one folder; made by `open_history`."""
 
@@ -54,6 +61,8 @@ class HistoryStore:
         if damaged:
             # The newest ids may be in the file that was set aside.
             self._last = max(self._last, self._promised)
+        self._gone_created = files.gone_created(folder)
+        self._has_hole = files.has_set_aside(folder)
         self._connection: sqlite3.Connection | None = None
         self._keys: dict[Series, int] = {}
         self._recent = RecentIDs()
@@ -70,6 +79,15 @@ class HistoryStore:
     def first_row(self) -> int:
         """The lowest row id that is still here; one more than `last_row` when nothing is."""
         return next((file.first for file in self._files if file.last >= file.first), self._last + 1)
+
+    @property
+    def gone(self) -> Gone | None:
+        """What has been stored but is not here any more; None while every row ever stored is."""
+        if self._has_hole:
+            return Gone(files.MAX_INTEGER, files.MAX_INTEGER)
+        if self.first_row == 1:
+            return None
+        return Gone(self.first_row, files.MAX_INTEGER if self._gone_created is None else self._gone_created)
 
     @property
     def failure(self) -> SkepError | None:
@@ -106,6 +124,11 @@ class HistoryStore:
         paths = reading.files_for(query, self._files)
         return await anyio.to_thread.run_sync(self._read, query, paths, limiter=self._limiter)
 
+    async def latest(self, query: HistoryQuery) -> Sequence[Row]:
+        """The newest row, by (created, row id), of every series the query names; its cursors and limit do not count."""
+        paths = reading.files_for(query, self._files)
+        return await anyio.to_thread.run_sync(self._latest, query, paths, limiter=self._limiter)
+
     async def trim(self, budget: Budget, *, now: int, sealed: int) -> Excess:
         """Drop whole files until the budget is kept, as far as it may be; `sealed` is the last row the lake has."""
         found = excess(self._files, budget, now=now, sealed=sealed)
@@ -118,6 +141,7 @@ class HistoryStore:
 
         def dropped() -> None:
             if file in self._files[:-1]:
+                self._note_gone(file)
                 self._files = [kept for kept in self._files if kept is not file]
                 files.remove(file)
 
@@ -136,7 +160,23 @@ class HistoryStore:
         except reading.DamagedFile as error:
             raise StorageDamaged(f"{error.path} is damaged: {error}") from error
 
+    def _latest(self, query: HistoryQuery, chosen: Sequence[DayFile]) -> Sequence[Row]:
+        try:
+            return reading.latest(query, chosen)
+        except reading.DamagedFile as error:
+            raise StorageDamaged(f"{error.path} is damaged: {error}") from error
+
     # ------------------------------------------------------------ in the writer thread
+
+    def _note_gone(self, file: DayFile) -> None:
+        """Before a file goes, so that at worst too much is believed gone."""
+        if file.last < file.first or file.max_created is None:
+            return
+        if self._gone_created is None and self.first_row > 1:
+            return  # what went before was not written down, so nothing can be said of all of it
+        if self._gone_created is None or file.max_created > self._gone_created:
+            files.note_gone_created(self._folder, file.max_created)
+            self._gone_created = file.max_created
 
     def _write(self, jobs: Sequence[_Job]) -> Sequence[Any]:
         outcomes: list[Any] = [None] * len(jobs)

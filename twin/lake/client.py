@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class _Asked:
     done: anyio.Event = field(default_factory=anyio.Event)
     answer: Mapping[str, Any] | None = None
     tries: int = 0
+
+
+def is_installed() -> bool:
+    """Whether the lake process has what it imports (the `lake` extra)."""
+    return find_spec("pyarrow") is not None and find_spec("duckdb") is not None
 
 
 class LakeClient:
@@ -83,12 +89,15 @@ class LakeClient:
         """`{gateway, seq, sealed, parts, rows, marks}`; `sealed` is the last sealed row id."""
         return await self._report("status", {}, READ_S)
 
-    async def read(self, query: HistoryQuery, *, sealed_only: bool = True) -> Sequence[Row]:
-        """Rows from the lake, like `History.read`; with hot rows above the mark unless `sealed_only`."""
+    async def read(
+        self, query: HistoryQuery, *, sealed_only: bool = True, before_row: int | None = None
+    ) -> Sequence[Row]:
+        """Rows from the lake, like `History.read`, below `before_row`; with hot rows above the mark unless
+        `sealed_only`."""
         found = await self._ask(
             "rows",
             {
-                "selection": _selection(query),
+                "selection": _selection(query, before_row),
                 "limit": query.limit,
                 "after": query.after,
                 "after_row": query.after_row,
@@ -97,7 +106,19 @@ class LakeClient:
             },
             READ_S,
         )
-        return [Row._make([*row[:6], row[6].encode(), *row[7:]]) for row in found]
+        return [_row(row) for row in found]
+
+    async def latest(self, query: HistoryQuery, *, before_row: int | None = None) -> Sequence[Row]:
+        """The newest sealed row, by (created, row id), of every series the query names, below `before_row`."""
+        found = await self._ask("latest", {"selection": _selection(query, before_row)}, READ_S)
+        return [_row(row) for row in found]
+
+    async def windows(self, query: HistoryQuery, window_us: int) -> Sequence[Mapping[str, Any]]:
+        """Sums of readings, hot and sealed, by series and window, at most `query.limit`: `{thing_id, kind, name, begin,
+        count, avg, min, max, sum, first, last}`; `begin` is µs UTC, first and last are JSON text."""
+        asked = {"selection": _selection(query), "window_us": window_us, "limit": query.limit}
+        found: Sequence[Mapping[str, Any]] = await self._ask("windows", asked, READ_S)
+        return found
 
     async def rollup(
         self, query: HistoryQuery, window_us: int, *, expected_us: Mapping[str, int] | None = None
@@ -148,6 +169,8 @@ class LakeClient:
         return report
 
     async def _ask(self, do: str, arguments: Mapping[str, Any], deadline_s: float) -> Any:
+        if not is_installed():
+            raise Unavailable("sealed history needs pyarrow and DuckDB: pip install 'skep[lake]'")
         if len(self._asked) >= MAX_WAITING:
             raise Unavailable("too many requests wait for the lake process")
         self._next += 1
@@ -229,11 +252,16 @@ class LakeClient:
             asked.done.set()
 
 
-def _selection(query: HistoryQuery) -> dict[str, Any]:
+def _row(found: Sequence[Any]) -> Row:
+    return Row._make([*found[:6], found[6].encode(), *found[7:]])
+
+
+def _selection(query: HistoryQuery, before_row: int | None = None) -> dict[str, Any]:
     return {
         "things": list(query.things),
         "names": list(query.names),
         "kind": None if query.kind is None else str(query.kind),
         "start": query.start,
         "end": query.end,
+        "before_row": before_row,
     }

@@ -1,4 +1,4 @@
-"""Reading the lake through its manifest with DuckDB: rows in order, and roll-ups by window.
+"""Reading the lake through its manifest with DuckDB: rows in order, the newest of each series, and sums by window.
 
 Hot rows above the sealed mark are added, so that hot and sealed data are one series and none is counted twice. Every
 query names its files from one snapshot; a file that is gone or damaged is an error that names it, never a smaller
@@ -23,13 +23,15 @@ from twin.lake.tables import arrow_schema, day_tables
 
 
 class Selection(NamedTuple):
-    """Which readings: empty sequences mean any; times are `created` in µs, from inclusive, to exclusive."""
+    """Which readings: empty sequences mean any; times are `created` in µs, from inclusive, to exclusive. `before_row`
+    leaves out row ids from there on: those that are read elsewhere."""
 
     things: Sequence[str] = ()
     names: Sequence[str] = ()
     kind: str | None = None
     start: int | None = None
     end: int | None = None
+    before_row: int | None = None
 
 
 class LakeReader:
@@ -63,12 +65,46 @@ class LakeReader:
             parameters.extend(after)
         with self._opened(selection, hot=not sealed_only) as connection:
             found = connection.execute(
-                "SELECT row_id, thing_id, kind, name, epoch_us(created), epoch_us(received), value_double, value_long,"
-                " value_bool, value_string, value_json, quality, td_version, epoch_us(source_time) FROM readings"
-                f" WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?",
+                f"SELECT {_ROW} FROM readings WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?",
                 [*parameters, limit],
             ).fetchall()
-        return [(*row[:6], json_text(*row[6:12]), *row[11:]) for row in found]
+        return [_row(row) for row in found]
+
+    def latest(self, selection: Selection) -> list[tuple[Any, ...]]:
+        """The newest sealed row, by (created, row id), of every series selected."""
+        conditions, parameters = _conditions(selection)
+        where = " AND ".join(conditions)
+        with self._opened(selection, hot=False) as connection:
+            # The row ids first: carrying whole rows through the aggregate would cost more than a second look.
+            newest = connection.execute(
+                "SELECT max(created), arg_max(row_id, (created, row_id)) FROM readings"
+                f" WHERE {where} GROUP BY thing_id, kind, name",
+                parameters,
+            ).fetchall()
+            if not newest:
+                return []
+            connection.execute("CREATE TEMP TABLE newest (row_id BIGINT)")
+            connection.executemany("INSERT INTO newest VALUES (?)", [(row_id,) for _, row_id in newest])
+            found = connection.execute(
+                f"SELECT {_ROW} FROM readings WHERE {where} AND row_id IN (SELECT row_id FROM newest)", parameters
+            ).fetchall()
+        return [_row(row) for row in found]
+
+    def windows(self, selection: Selection, window_us: int, *, limit: int) -> list[dict[str, Any]]:
+        """Sums of hot and sealed readings by series and window, in that order, at most `limit`: `thing_id, kind, name,
+        begin` (µs), `count`, `avg, min, max, sum` of what is a number, `first, last` as JSON text."""
+        conditions, parameters = _conditions(selection)
+        query = _WINDOWS.format(conditions=" AND ".join(conditions), window=int(window_us))
+        with self._opened(selection) as connection:
+            found = connection.execute(query, [*parameters, limit]).fetchall()
+        return [
+            {
+                **dict(zip(_WINDOW_COLUMNS, row[:9], strict=True)),
+                "first": json_text(*row[9].values()),
+                "last": json_text(*row[10].values()),
+            }
+            for row in found
+        ]
 
     def rollup(
         self, selection: Selection, window_us: int, *, expected_us: Mapping[str, int] | None = None
@@ -101,12 +137,17 @@ class LakeReader:
 
     @contextmanager
     def _opened(self, selection: Selection, *, hot: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
-        snapshot = self.manifest.snapshot()
-        parts = chosen(snapshot, selection)
+        parts: Sequence[Part] = ()
         try:
             with closing(duckdb.connect(":memory:", config={"memory_limit": self._memory, "threads": 2})) as connection:
                 connection.execute("SET TimeZone = 'UTC'")
-                sources = list(self._sources(snapshot, parts, selection, hot=hot))
+                while True:
+                    snapshot = self.manifest.snapshot()
+                    parts = chosen(snapshot, selection)
+                    sources = list(self._sources(snapshot, parts, selection, hot=hot))
+                    # A hot file that was sealed and dropped while it was read is in the next snapshot only.
+                    if not hot or self._hot is None or self.manifest.snapshot().sealed == snapshot.sealed:
+                        break
                 for number, source in enumerate(sources):
                     connection.register(f"source{number}", source)
                 union = " UNION ALL ".join(f"SELECT * FROM source{number}" for number in range(len(sources)))
@@ -136,7 +177,10 @@ def chosen(snapshot: Snapshot, selection: Selection) -> Sequence[Part]:
     return [
         part
         for part in snapshot.parts
-        if part.table == READINGS and (first is None or part.day >= first) and (last is None or part.day <= last)
+        if part.table == READINGS
+        and (first is None or part.day >= first)
+        and (last is None or part.day <= last)
+        and (selection.before_row is None or part.first < selection.before_row)
     ]
 
 
@@ -155,6 +199,11 @@ def json_text(
     return "null" if double is None else to_json(double).decode()
 
 
+def _row(found: Sequence[Any]) -> tuple[Any, ...]:
+    # That no column holds the number is the lake's own affair: the row as it was stored said nothing of it.
+    return (*found[:6], json_text(*found[6:12]), found[11] & ~Quality.HUGE.value, *found[12:])
+
+
 def _conditions(selection: Selection) -> tuple[list[str], list[Any]]:
     conditions: list[str] = ["true"]
     parameters: list[Any] = []
@@ -171,6 +220,9 @@ def _conditions(selection: Selection) -> tuple[list[str], list[Any]]:
         if bound is not None:
             conditions.append(f"created {sign} make_timestamptz(?)")
             parameters.append(bound)
+    if selection.before_row is not None:
+        conditions.append("row_id < ?")
+        parameters.append(selection.before_row)
     return conditions, parameters
 
 
@@ -198,6 +250,25 @@ def _kept(selection: Selection) -> Callable[[HotRow], bool]:
 
     return keep
 
+
+_ROW = (
+    "row_id, thing_id, kind, name, epoch_us(created), epoch_us(received), value_double, value_long, value_bool,"
+    " value_string, value_json, quality, td_version, epoch_us(source_time)"
+)
+
+_WINDOW_COLUMNS = ("thing_id", "kind", "name", "begin", "count", "avg", "min", "max", "sum")
+_WINDOWS = """
+WITH given AS (
+    SELECT thing_id, kind, name, epoch_us(created) AS t, row_id,
+        CASE WHEN isfinite(value_double) THEN value_double END AS v,
+        {{'d': value_double, 'l': value_long, 'b': value_bool, 's': value_string, 'j': value_json, 'q': quality}}
+        AS given
+    FROM readings WHERE {conditions}
+)
+SELECT thing_id, kind, name, t - ((t % {window} + {window}) % {window}) AS w, count(*), avg(v), min(v), max(v), sum(v),
+    arg_min(given, (t, row_id)), arg_max(given, (t, row_id))
+FROM given GROUP BY thing_id, kind, name, w ORDER BY thing_id, kind, name, w LIMIT ?
+"""
 
 _ROLLUP = """
 WITH numeric AS (

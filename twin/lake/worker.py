@@ -62,6 +62,8 @@ class Worker:
         return {
             "status": self._status,
             "rows": self._rows,
+            "latest": self._latest,
+            "windows": self._windows,
             "rollup": self._rollup,
             "verify": self._verify,
             "plan": self._plan,
@@ -116,6 +118,12 @@ class Worker:
             descending=descending,
             sealed_only=sealed_only,
         )
+
+    def _latest(self, selection: dict[str, Any]) -> Answer:
+        return self._reader.latest(Selection(**selection))
+
+    def _windows(self, selection: dict[str, Any], window_us: int, limit: int) -> Answer:
+        return self._reader.windows(Selection(**selection), window_us, limit=limit)
 
     def _rollup(self, selection: dict[str, Any], window_us: int, expected_us: dict[str, int] | None = None) -> Answer:
         return self._reader.rollup(Selection(**selection), window_us, expected_us=expected_us)
