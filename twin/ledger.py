@@ -334,7 +334,7 @@ class LedgerStore:
             and step.state in REPORTABLE
             and (agent is not None or not is_legal(current, step.state))
         )
-        if not is_first_word and not is_legal(current, step.state):
+        if not is_first_word and (not is_legal(current, step.state) or not _has_run_out(fields, step)):
             raise IllegalStatus(request_id, current.value, step.state.value)
         if is_first_word:
             fields = self._take(connection, fields, _Step(State.DELIVERED, step.now))
@@ -475,6 +475,16 @@ class _Statements:
         self.forget_request = prepared(_REQUESTS.delete().where(r.opened == bindparam("opened")))
         mark = insert(_MARKS)
         self.mark = prepared(mark.on_conflict_do_update(index_elements=["name"], set_={"value": mark.excluded.value}))
+
+
+def _has_run_out(fields: Mapping[str, Any], step: "_Step") -> bool:
+    """Whether a step that a clock takes is still due: between the look at the clock and this step the agent may have
+    been handed the request, or have said another word on it. Other steps always are."""
+    if step.reason is Reason.EXPIRED:
+        return fields["attempts"] == 0
+    if step.reason is Reason.TIMEOUT:
+        return fields["deadline"] is not None and fields["deadline"] <= step.now
+    return True
 
 
 def _deadline(now: int, deadline_s: float) -> int | None:

@@ -117,6 +117,22 @@ async def test_a_cancelled_or_expired_request_was_never_delivered(opened: OpenTw
     assert all(len(row.transitions) == 2 for row in rows)
 
 
+async def test_a_clock_that_was_looked_at_before_the_agent_was_faster_ends_nothing(opened: OpenTwin) -> None:
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            await twin.ledger.open(request(1))
+            await twin.ledger.advance("r1", State.DELIVERED, now=T0 + 99 * S)
+            with pytest.raises(IllegalStatus):
+                await twin.ledger.advance("r1", State.FAILED, now=T0 + 100 * S, reason=Reason.EXPIRED)
+            await twin.ledger.advance("r1", State.RUNNING, now=T0 + 150 * S, agent="agent")
+            with pytest.raises(IllegalStatus):
+                await twin.ledger.advance("r1", State.FAILED, now=T0 + 160 * S, reason=Reason.TIMEOUT)
+            row = await twin.ledger.get("r1")
+
+    assert row is not None
+    assert (row.state, row.deadline) == (State.RUNNING, T0 + 210 * S)
+
+
 async def test_final_foreign_and_unknown_requests_take_no_step(opened: OpenTwin) -> None:
     with anyio.fail_after(20):
         async with opened() as twin:
