@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiomqtt
 import anyio
+import httpx2
 
 from runtime.clocks import wall_clock
 from tests.support import Account, Skep, skep
@@ -26,6 +28,8 @@ from things.td import ThingDescription
 START_S = 60.0
 """A busy machine takes a while to load everything."""
 STOP_S = 15.0
+DOWN = (aiomqtt.MqttError, httpx2.HTTPError, OSError, TimeoutError)
+"""What a client sees of a runtime that was killed."""
 
 
 @dataclass(slots=True)
@@ -127,6 +131,31 @@ class RuntimeProcess:
             while process.poll() is None:  # noqa: ASYNC110 - another process
                 await anyio.sleep(0.005)
         return process.returncode
+
+    @asynccontextmanager
+    async def mqtt(
+        self, account: Account, version: aiomqtt.ProtocolVersion = aiomqtt.ProtocolVersion.V311, **options: Any
+    ) -> AsyncIterator[aiomqtt.Client]:
+        """A connected MQTT client."""
+        host, port = self.mqtt_address
+        given = {"username": account.name, "password": account.token, "protocol": version, "timeout": 10, **options}
+        client = aiomqtt.Client(host, port, **given)
+        try:
+            async with client:
+                yield client
+        finally:
+            # Nobody asks a lost client why; unasked, its future would complain when it is collected.
+            if client._disconnected.done() and not client._disconnected.cancelled():
+                client._disconnected.exception()
+
+    @asynccontextmanager
+    async def client(self, account: Account, *, timeout_s: float = 10.0) -> AsyncIterator[httpx2.AsyncClient]:
+        """A client of its HTTP binding."""
+        headers = {"authorization": f"Bearer {account.token}", "content-type": "application/json"}
+        async with httpx2.AsyncClient(
+            base_url=self.http, headers=headers, trust_env=False, timeout=timeout_s
+        ) as client:
+            yield client
 
     def end(self) -> None:
         """Whatever happened, no process stays."""
