@@ -30,12 +30,15 @@ from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
 from authz.service import AuthzAdmin, AuthzUser
 from bindings.http.binding import HttpBinding
+from bindings.http.callers import cookie_names
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.marks import InboxMarks
 from bindings.mqtt.seam import Engine, Limits, Listener
 from bindings.mqtt.server import NativeEngine, SessionStore
+from bindings.websocket.binding import PATH as WEB_THING_PATH
+from bindings.websocket.binding import WebSocketBinding
 from runtime import logs
 from runtime.clocks import IDs, SteadyClock, wall_clock
 from runtime.config import Config, parse_listener
@@ -269,7 +272,14 @@ class _Assembly:
         )
         if isinstance(engine, NativeEngine):
             self._http.mount("/mqtt", engine.asgi)
-        self.bindings: Sequence[ProtocolBinding] = (self._mqtt, self._http)
+        self._sockets = WebSocketBinding(
+            base=self._http_base,
+            origins=lambda: self._http.origins,
+            cookie_name=lambda secure: cookie_names(secure=secure)[0],
+        )
+        self._http.mount(WEB_THING_PATH, self._sockets.asgi)
+        # What hangs on the HTTP listeners is ready before they are.
+        self.bindings: Sequence[ProtocolBinding] = (self._mqtt, self._sockets, self._http)
 
     def running(self) -> Running:
         """What was started, once it is."""
@@ -376,7 +386,7 @@ class _Assembly:
         self.runtime.start(self._rooms.twin.presence.record(agent, seen.is_online, seen.since))
 
     def _forms_of(self) -> Mapping[str, FormsOf]:
-        return {binding.name: binding.forms for binding in (self._http, self._mqtt)}
+        return {binding.name: binding.forms for binding in (self._http, self._mqtt, self._sockets)}
 
     def _http_base(self) -> str | None:
         return self._http.https_url or self._http.http_url

@@ -1,0 +1,132 @@
+"""Messages of the web thing protocol: what came is checked here, what goes is spelled here.
+
+Every message is a JSON object with thingID, messageID, messageType and operation; a correlationID joins the messages
+of one operation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from things.errors import Invalid
+from things.jsontext import decode, encode
+from things.messages import JSONValue
+from things.times import rfc3339
+
+SUBPROTOCOL = "webthingprotocol"
+MAX_ID_CHARS = 128
+
+
+class MessageType(StrEnum):
+    """Which way a message goes and what it expects."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+    NOTIFICATION = "notification"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """One message as it came; its own members are read through the methods, which raise Invalid."""
+
+    thing_id: str
+    message_id: str
+    type: MessageType
+    operation: str
+    correlation_id: str | None
+    members: Mapping[str, JSONValue] = field(repr=False)
+
+    def text(self, name: str) -> str:
+        """A member that must be a text, not empty."""
+        found = self.members.get(name)
+        if not isinstance(found, str) or not found:
+            raise Invalid(f"{self.operation} needs the member {name!r}, a text")
+        return found
+
+    def value(self, name: str) -> JSONValue:
+        """A member that must be there, whatever it holds: null is a value."""
+        if name not in self.members:
+            raise Invalid(f"{self.operation} needs the member {name!r}")
+        return self.members[name]
+
+    def object(self, name: str) -> dict[str, Any]:
+        """A member that must be an object with members."""
+        found = self.members.get(name)
+        if not isinstance(found, dict) or not found:
+            raise Invalid(f"{self.operation} needs the member {name!r}, an object that is not empty")
+        return found
+
+    def texts(self, name: str) -> list[str]:
+        """A member that must be an array of texts."""
+        found = self.members.get(name)
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise Invalid(f"{self.operation} needs the member {name!r}, an array of texts")
+        return [str(item) for item in found]
+
+    def seconds(self, name: str) -> float | None:
+        """A member that may be a number of seconds."""
+        found = self.members.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float) or found < 0:
+            raise Invalid(f"{name!r} is a number of seconds that is not negative")
+        return float(found)
+
+
+def read(text: str | bytes, *, max_bytes: int) -> Incoming:
+    """One message; raises Invalid (with its subclasses), TooLarge."""
+    found = decode(text, max_bytes=max_bytes)
+    if not isinstance(found, dict):
+        raise Invalid("a message is a JSON object")
+    type_ = found.get("messageType")
+    if type_ not in tuple(MessageType):
+        raise Invalid("messageType is request, response or notification")
+    correlation_id = found.get("correlationID")
+    if correlation_id is not None:
+        correlation_id = _id(found, "correlationID")
+    operation = found.get("operation")
+    if not isinstance(operation, str) or not operation or len(operation) > MAX_ID_CHARS:
+        raise Invalid("a message needs the member 'operation', a text")
+    thing_id = found.get("thingID", "")
+    if not isinstance(thing_id, str) or len(thing_id) > 1_024:
+        raise Invalid("thingID is a text of at most 1024 characters")
+    return Incoming(
+        thing_id=thing_id,
+        message_id=_id(found, "messageID"),
+        type=MessageType(str(type_)),
+        operation=operation,
+        correlation_id=correlation_id,
+        members=found,
+    )
+
+
+def spell(
+    type_: MessageType,
+    operation: str,
+    thing_id: str,
+    *,
+    message_id: str,
+    correlation_id: str | None,
+    timestamp: int,
+    **members: JSONValue,
+) -> bytes:
+    """A message of ours; `timestamp` is µs UTC."""
+    found: dict[str, JSONValue] = {
+        "thingID": thing_id,
+        "messageID": message_id,
+        "messageType": type_.value,
+        "operation": operation,
+        **members,
+        "timestamp": rfc3339(timestamp),
+    }
+    if correlation_id is not None:
+        found["correlationID"] = correlation_id
+    return encode(found)
+
+
+def _id(found: Mapping[str, JSONValue], name: str) -> str:
+    text = found.get(name)
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_ID_CHARS or not text.isascii() or not text.isprintable():
+        raise Invalid(f"a message needs the member {name!r}, 1 to {MAX_ID_CHARS} printable ASCII characters")
+    return text
