@@ -30,6 +30,10 @@ _BATCH = {
     Operation.PUBLISH_PROPERTY.value: Operation.PUBLISH_PROPERTY,
 }
 
+# Nothing is ever added to these two; they are sent as they are.
+_STORED = no_content()
+_TAKEN = no_content(202)
+
 
 def routes() -> list[Route]:
     thing = "/agent/things/{thing}"
@@ -97,7 +101,7 @@ async def _publish_event(exchange: Exchange) -> ASGIApp:
         durable=durable,
     )
     await exchange.context.sink.handle(message)
-    return no_content() if durable else no_content(202)
+    return _STORED if durable else _TAKEN
 
 
 async def _publish_properties(exchange: Exchange) -> ASGIApp:

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +25,7 @@ SECURITY_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+_NO_STORE = (b"cache-control", b"no-store")
 _DRAINED_BYTES = 8_388_608
 _DRAIN_S = 2.0
 API_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
@@ -134,10 +134,10 @@ def _refusal(error: SkepError, scope: Scope) -> Response:
 
 
 def _secured(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    named = Headers(raw=headers)
+    names = {name for name, _ in headers}
     secured = [*headers, *SECURITY_HEADERS]
-    if "content-security-policy" not in named:
+    if b"content-security-policy" not in names:
         secured.append(API_POLICY)
-    if "cache-control" not in named:
-        secured.append((b"cache-control", b"no-store"))
+    if b"cache-control" not in names:
+        secured.append(_NO_STORE)
     return secured

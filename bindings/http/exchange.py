@@ -1,6 +1,5 @@
 """One HTTP exchange as handlers see it: the caller, the path's parameters, query, headers and the bounded body."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -10,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from bindings.http.problems import UnsupportedMediaType
-from things.errors import Invalid, Malformed, TimedOut, TooLarge, Unauthenticated
+from things.errors import Invalid, Malformed, TooLarge, Unauthenticated
 from things.identity import Principal
 from things.jsontext import decode, encode
 from things.messages import JSONValue, Message, Operation, Origin
@@ -26,6 +25,25 @@ MERGE_PATCH = "application/merge-patch+json"
 EVENT_STREAM = "text/event-stream"
 
 
+class Fields:
+    """Header fields, decoded when they are asked for: most are not."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
+        self._raw = dict(raw)
+        if len(self._raw) != len(raw):
+            for name in self._raw:
+                self._raw[name] = b", ".join(value for other, value in raw if other == name)
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        value = self._raw.get(name.encode("latin-1"))
+        return default if value is None else value.decode("latin-1")
+
+    def __contains__(self, name: str) -> bool:
+        return name.encode("latin-1") in self._raw
+
+
 class Exchange:
     """What a handler is given. `params` are the decoded path parameters."""
 
@@ -39,7 +57,7 @@ class Exchange:
         self.ticket: str | None = None
         """The stream ticket the caller came with."""
         self._receive = receive
-        self._headers: dict[str, str] | None = None
+        self._headers: Fields | None = None
         self._query: dict[str, list[str]] | None = None
         self._principal: Principal | None = None
 
@@ -81,14 +99,10 @@ class Exchange:
         return raw.decode("latin-1")
 
     @property
-    def headers(self) -> Mapping[str, str]:
+    def headers(self) -> "Fields":
         """Header fields by lower-case name; repeated ones are joined."""
         if self._headers is None:
-            found: dict[str, str] = {}
-            for raw_name, raw_value in self.scope["headers"]:
-                name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-                found[name] = f"{found[name]}, {value}" if name in found else value
-            self._headers = found
+            self._headers = Fields(self.scope["headers"])
         return self._headers
 
     @property
@@ -167,27 +181,24 @@ class Exchange:
 
     async def body(self, *accepted: str, limit: int | None = None) -> bytes:
         """The whole body. Raises TooLarge as soon as it is one byte over the limit, UnsupportedMediaType unless its
-        type is one of `accepted` (JSON by default), TimedOut for a sender that dawdles."""
+        type is one of `accepted` (JSON by default)."""
         limit = self.context.config.max_body_bytes if limit is None else limit
         announced = self.headers.get("content-length")
         if announced is not None and int(announced) > limit:
             raise TooLarge(limit, "body")
         chunks: list[bytes] = []
         size, more = 0, True
-        try:
-            async with asyncio.timeout(self.context.config.body_timeout_s):
-                while more:
-                    part = await self._receive()
-                    if part["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    chunk: bytes = part.get("body", b"")
-                    size += len(chunk)
-                    if size > limit:
-                        raise TooLarge(limit, "body")
-                    chunks.append(chunk)
-                    more = part.get("more_body", False)
-        except TimeoutError as error:
-            raise TimedOut("the body did not arrive in time") from error
+        while more:
+            # A sender that dawdles is cut off by its connection.
+            part = await self._receive()
+            if part["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk: bytes = part.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise TooLarge(limit, "body")
+            chunks.append(chunk)
+            more = part.get("more_body", False)
         text = b"".join(chunks)
         if text:
             self._check_type(accepted or (JSON,))
@@ -218,7 +229,7 @@ class Exchange:
 
     def _check_type(self, accepted: Sequence[str]) -> None:
         content_type = self.headers.get("content-type")
-        if content_type is None:
+        if content_type is None or content_type in accepted:
             return
         media, *parameters = (part.strip().lower() for part in content_type.split(";"))
         if media not in accepted:

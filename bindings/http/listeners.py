@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from bindings.http.config import Address, HttpConfig
@@ -41,10 +41,12 @@ class Connection(HttpToolsProtocol):
     """Open connections by source of all listeners together; "" counts all."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _in_headers = True
+    """Runs while the client owes us headers or a body."""
+    _owes_headers = True
+    _owes_body = False
     _earlier_bytes = 0
-    """Of the headers under way, in reads before this one: a header without end is never handed to `on_header`."""
-    _header_bytes = 0
+    """Of the headers under way, in reads before this one: a header without end is never handed over by the parser."""
+    _is_too_large = False
     _counted: tuple[str, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -57,57 +59,61 @@ class Connection(HttpToolsProtocol):
         self.total.update(self._counted)
         # One state for the connection; each request's scope gets a copy.
         self.app_state = {"abort": transport.abort, **self._credentials(transport)}
-        self._expect_headers()
+        self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
-        self._headers_came()
+        self._no_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._in_headers:
-            if self._deadline is None:
-                self._expect_headers()
+        if self._owes_headers:
             if self._earlier_bytes > self.limits.max_header_bytes:
-                self._refuse_headers()
+                self._is_too_large = True
+                self.send_400_response("")
                 return
             self._earlier_bytes += len(data)
         super().data_received(data)
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._count_header(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._count_header(len(name) + len(value) + 4)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._header_bytes = 0
+        # Most requests come whole, in one read: only the others cost a timer.
+        if self._deadline is None:
+            if self._owes_body:
+                self._deadline = self.loop.call_later(self.limits.body_timeout_s, self._too_late)
+            elif self._owes_headers and self._earlier_bytes:
+                self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._too_late)
 
     def on_headers_complete(self) -> None:
-        self._headers_came()
+        self._owes_headers = False
+        self._no_deadline()
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+        if size > self.limits.max_header_bytes:
+            self._is_too_large = True
+            raise ValueError("headers over the limit")  # the parser stops, and answers by send_400_response
+        self._owes_body = True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_headers = True
+        self._owes_headers, self._owes_body = True, False
         self._earlier_bytes = 0
+        self._no_deadline()
 
     def handle_websocket_upgrade(self) -> None:
-        self._headers_came()
+        self._no_deadline()
         super().handle_websocket_upgrade()
         socket_protocol = self.transport.get_protocol()
         if isinstance(socket_protocol, WebSocketConnection):
             socket_protocol.release = self._release
 
     def send_400_response(self, msg: str) -> None:
-        body = bytes(document("malformed", "this is not an HTTP request").body)
+        code = "headers-too-large" if self._is_too_large else "malformed"
+        reply = document(code, "the headers are too large" if self._is_too_large else "this is not an HTTP request")
+        body = bytes(reply.body)
         self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n"
+            STATUS_LINE[reply.status_code] + b"content-type: application/problem+json\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(body), body)
         )
         self.transport.close()
@@ -119,28 +125,12 @@ class Connection(HttpToolsProtocol):
                 del self.total[source]
         self._counted = ()
 
-    def _count_header(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self.limits.max_header_bytes:
-            self._refuse_headers()
-
-    def _refuse_headers(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.close()
-
-    def _expect_headers(self) -> None:
-        self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._headers_late)
-
-    def _headers_came(self) -> None:
-        self._in_headers = False
+    def _no_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _headers_late(self) -> None:
+    def _too_late(self) -> None:
         self._deadline = None
         if not self.transport.is_closing():
             self.transport.close()

@@ -82,6 +82,7 @@ STATUSES: Mapping[str, int] = {
     "not-acceptable": 406,
     "unsupported-media-type": 415,
     "not-implemented": 501,
+    "headers-too-large": 431,
 }
 
 CHALLENGES = (b'Bearer realm="skep"', b'Basic realm="skep", charset="UTF-8"')

@@ -14,6 +14,10 @@ from bindings.http.problems import MethodNotAllowed
 from things.addresses import decode_segment
 from things.errors import NotFound
 
+_REMEMBERED = 4_096
+"""Paths whose route is remembered: clients ask the same ones again and again."""
+_REMEMBERED_CHARS = 512
+
 Endpoint = Callable[[Exchange], Awaitable[ASGIApp]]
 """Answers one exchange with a reply, which is an ASGI callable; refusals are raised."""
 
@@ -55,12 +59,23 @@ class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.all = tuple(routes)
         self._root = _Node()
+        self._found: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}
         for route in self.all:
             self._add(route)
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         """The route and its decoded parameters; HEAD finds what GET finds. Raises NotFound, MethodNotAllowed, and
         BadAddress for a segment that is not properly encoded."""
+        found = self._found.get((method, raw_path))
+        if found is None:
+            found = self._searched(method, raw_path)
+            if len(raw_path) <= _REMEMBERED_CHARS:
+                while len(self._found) >= _REMEMBERED:
+                    del self._found[next(iter(self._found))]
+                self._found[method, raw_path] = found
+        return found
+
+    def _searched(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         segments = raw_path.decode("latin-1").split("/")[1:]
         values: list[str] = []
         node = _match(self._root, segments, 0, values)

@@ -220,6 +220,25 @@ async def test_headers_are_bounded_in_size_and_time(tmp_path: Path) -> None:
         assert await _raw(lamps, b"") == b""
 
 
+async def test_a_body_that_does_not_arrive_in_time_ends_the_connection(tmp_path: Path) -> None:
+    async with lamp_house(tmp_path / "home", HttpConfig(body_timeout_s=0.2)) as lamps:
+        head = (
+            "POST /agent/things/lamp/events/touched HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            f"authorization: Bearer {lamps.tokens['lights']}\r\ncontent-length: 9\r\n\r\n"
+        )
+        assert await _raw(lamps, head.encode() + b"12") == b""
+        whole = await _raw(lamps, head.encode().replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + b'"1234567"')
+        assert whole.startswith(b"HTTP/1.1 204 ")
+
+
+async def test_one_huge_header_is_refused_as_a_problem(lamps: House) -> None:
+    reply = await _raw(lamps, b"GET /livez HTTP/1.1\r\nx-huge: " + b"y" * 70_000 + b"\r\n\r\n")
+
+    assert reply.startswith(b"HTTP/1.1 431 ")
+    assert b'"code":"headers-too-large"' in reply
+    assert (await _raw(lamps, b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_connections_are_bounded(tmp_path: Path) -> None:
     async with lamp_house(tmp_path / "home", HttpConfig(max_connections=2)) as lamps:
         port = int(lamps.url.rpartition(":")[2])
