@@ -63,6 +63,7 @@ from twin.history.quality import QualityWatch
 from twin.history.retention import Budget
 from twin.history_service import HistoryService
 from twin.lake.client import LakeClient
+from twin.readings import Readings
 from twin.search import Search
 from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
@@ -342,7 +343,13 @@ class _Assembly:
                 presence=self.runtime.presence.properties,
                 clock=rooms.clocks.now,
             ),
-            HistoryService(twin.directory, twin.history, self._may),
+            HistoryService(
+                twin.directory,
+                Readings(twin.history, self.lake),
+                self._may,
+                views.of,
+                clock=rooms.clocks.now,
+            ),
         )
 
     def _may(self, principal: Principal, operation: Operation, address: Address) -> bool:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from things.errors import UnknownThing
 from things.messages import JSONValue
@@ -118,6 +118,43 @@ class DirectoryStore:
             )
             row = connection.execute(wanted).first()
             return None if row is None or row.td is None else _version(row)
+
+        return await self._database.read(found)
+
+    async def all_as_of(self, time: int, *, after: str = "", limit: int) -> Sequence[TDVersion]:
+        """The TDs that stood at an instant (µs), in order of thing ids above `after`."""
+
+        def found(connection: Connection) -> list[TDVersion]:
+            newest = (
+                select(_VERSIONS.c.thing_id, func.max(_VERSIONS.c.version).label("version"))
+                .where(_VERSIONS.c.published <= time, _VERSIONS.c.thing_id > after)
+                .group_by(_VERSIONS.c.thing_id)
+                .subquery()
+            )
+            wanted = (
+                select(*_VERSIONS.c)
+                .join(
+                    newest,
+                    (newest.c.thing_id == _VERSIONS.c.thing_id) & (newest.c.version == _VERSIONS.c.version),
+                )
+                .where(_VERSIONS.c.td.is_not(None))
+                .order_by(_VERSIONS.c.thing_id)
+                .limit(limit)
+            )
+            return [_version(row) for row in connection.execute(wanted)]
+
+        return await self._database.read(found)
+
+    async def removals(self, thing_ids: Sequence[str], time: int) -> Mapping[str, int]:
+        """When each of these Things was last removed by an instant (both µs); absent where it never was."""
+
+        def found(connection: Connection) -> dict[str, int]:
+            wanted = (
+                select(_VERSIONS.c.thing_id, func.max(_VERSIONS.c.published))
+                .where(_VERSIONS.c.td.is_(None), _VERSIONS.c.published <= time, _VERSIONS.c.thing_id.in_(thing_ids))
+                .group_by(_VERSIONS.c.thing_id)
+            )
+            return {row[0]: row[1] for row in connection.execute(wanted)}
 
         return await self._database.read(found)
 

@@ -1,22 +1,32 @@
-"""The built-in service `dtw:history:readings`: stored events and values, as far as the caller may see them."""
+"""The built-in service `dtw:history:readings`: stored events and values, sums of them, and the twin as of an instant.
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+Everything is shown as far as the caller may see it, down to single properties and events.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
 from things.addresses import Address, Kind
-from things.errors import BadCursor, UnknownThing
+from things.durations import window_seconds
+from things.errors import BadCursor, Invalid, UnknownThing
 from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.records import HistoryQuery, Row
 from things.times import parse_time, rfc3339
 from twin.directory import DirectoryStore
-from twin.history import HistoryStore
-from twin.methods import TEXT, TEXTS, TIME, Given, Method, Service, method
+from twin.methods import TEXT, TEXTS, TIME, Given, Method, Service, method, on_thing
+from twin.readings import Readings
 from twin.search import May
+from twin.time_travel import TimeTravel, View
+from twin.windows import AGGREGATES, nice_window_us
 
 MAX_HISTORY_PAGE = 10_000
+MAX_WINDOWS = 10_000
+MAX_THINGS = 1_000
 
 
 def _history_need(given: Given) -> tuple[Operation, Address]:
@@ -28,36 +38,92 @@ def _history_need(given: Given) -> tuple[Operation, Address]:
 
 
 class HistoryService(Service):
-    """Stored events and values."""
+    """Stored events and values, hot and sealed as one series."""
 
     thing_id = "dtw:history:readings"
     title = "History"
 
-    def __init__(self, directory: DirectoryStore, history: HistoryStore, may: May) -> None:
+    def __init__(
+        self, directory: DirectoryStore, readings: Readings, may: May, view: View, *, clock: Callable[[], int]
+    ) -> None:
         super().__init__()
         self._directory = directory
-        self._history = history
+        self._readings = readings
         self._may = may
+        self._clock = clock
+        self._then = TimeTravel(directory, readings, may, view)
 
     async def _read(self, given: Given, principal: Principal) -> JSONValue:
         things = self._things(given, principal)
         if not things:
             return {"items": []}
         query = _history_query(given, things)
-        rows = await self._history.read(query)
-        allowed: dict[tuple[str, str, str], bool] = {}
-        items: list[JSONValue] = []
-        for row in rows:
-            series = (row.thing_id, row.kind, row.name)
-            if series not in allowed:
-                address = Address(row.thing_id, Kind(row.kind), row.name)
-                allowed[series] = self._may(principal, Operation.HISTORY, address)
-            if allowed[series]:
-                items.append(_row_document(row))
+        rows = await self._readings.read(query)
+        shown = self._shown(principal)
+        items: list[JSONValue] = [_row_document(row) for row in rows if shown(row.thing_id, row.kind, row.name)]
         # The cursor is that of the last row looked at, shown or not: a page may be short, a listing has no hole.
         if len(rows) < query.limit:
             return {"items": items}
         return {"items": items, "cursor": _cursor(rows[-1], by_row=query.after_row is not None)}
+
+    async def _windows(self, given: Given, principal: Principal) -> JSONValue:
+        """`{"window","items":[{"kind","name","from","to",…}]}`, by kind, name and time; the window is in seconds."""
+        query = replace(_history_query(given, self._things(given, principal)), limit=MAX_WINDOWS + 1)
+        window_us = await self._window(given, query)
+        found = await self._readings.windows(query, window_us) if window_us else []
+        if len(found) > MAX_WINDOWS:
+            raise Invalid("this spans too many windows; use a narrower time or a wider window")
+        shown = self._shown(principal)
+        asked = given.get("agg", ("avg", "min", "max", "count"))
+        items: list[JSONValue] = [
+            _window_document(one, window_us, asked) for one in found if shown(one["thing_id"], one["kind"], one["name"])
+        ]
+        return {"window": window_us / 1_000_000, "items": items}
+
+    async def _window(self, given: Given, query: HistoryQuery) -> int:
+        """The length that was asked for, or that gives the number of points asked for; 0 where nothing is stored."""
+        window, points = given.get("window"), given.get("points")
+        if (window is None) == (points is None):
+            raise Invalid("either a window such as 5m or a number of points is needed")
+        if window is not None:
+            return max(1, round(window_seconds(window) * 1_000_000))
+        start, end = query.start, self._clock() if query.end is None else query.end
+        if start is None:
+            oldest = await self._readings.read(replace(query, limit=1))
+            if not oldest:
+                return 0
+            start = oldest[0].created
+        return nice_window_us(max(end - start, 1), points or 1)
+
+    async def _as_of(self, given: Given, principal: Principal) -> JSONValue:
+        time = parse_time(given["time"])
+        return await self._then.thing(given["thingID"], time, principal, given.get("protocol"))
+
+    async def _list_as_of(self, given: Given, principal: Principal) -> JSONValue:
+        return await self._then.listing(
+            parse_time(given["time"]),
+            principal,
+            given.get("protocol"),
+            after=given.get("cursor", ""),
+            offset=given.get("offset", 0),
+            limit=given.get("limit", 100),
+        )
+
+    async def _difference(self, given: Given, principal: Principal) -> JSONValue:
+        start = parse_time(given["from"])
+        end = parse_time(given["to"]) if "to" in given else self._clock()
+        return await self._then.difference(
+            given.get("thingID"), start, end, principal, after=given.get("cursor", ""), limit=given.get("limit", 100)
+        )
+
+    def _shown(self, principal: Principal) -> Callable[[str, str, str], bool]:
+        """Whether the caller may see a series; each is decided once."""
+
+        @cache
+        def shown(thing_id: str, kind: str, name: str) -> bool:
+            return self._may(principal, Operation.HISTORY, Address(thing_id, Kind(kind), name))
+
+        return shown
 
     def _things(self, given: Given, principal: Principal) -> Sequence[str]:
         if "thingID" in given:
@@ -89,7 +155,57 @@ class HistoryService(Service):
                 "afterRow": {"type": "integer", "minimum": 0},
                 "order": {"enum": ["asc", "desc"], "default": "asc"},
             },
-        )
+        ),
+        "readWindows": method(
+            "Sum up stored values by windows of time, of a given length or as many as make a number of points",
+            _history_need,
+            _windows,
+            {
+                "thingID": TEXT,
+                "kind": {"enum": ["event", "property"]},
+                "name": TEXT,
+                "names": TEXTS,
+                "from": TIME,
+                "to": TIME,
+                "window": TEXT,
+                "points": {"type": "integer", "minimum": 1, "maximum": MAX_WINDOWS},
+                "agg": {"type": "array", "items": {"enum": list(AGGREGATES)}, "minItems": 1, "maxItems": 7},
+            },
+            ["thingID"],
+        ),
+        "readAsOf": method(
+            "Read a Thing as it was at an instant: its description and the values of its properties",
+            on_thing(Operation.HISTORY),
+            _as_of,
+            {"thingID": TEXT, "time": TIME, "protocol": TEXT},
+            ["thingID", "time"],
+        ),
+        "listAsOf": method(
+            "List the Thing Descriptions of an instant in order of their ids",
+            _history_need,
+            _list_as_of,
+            {
+                "time": TIME,
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_THINGS, "default": 100},
+                "offset": {"type": "integer", "minimum": 0},
+                "cursor": TEXT,
+                "protocol": TEXT,
+            },
+            ["time"],
+        ),
+        "difference": method(
+            "What is different at one instant (now, if none is given) from what was at another, of a Thing or of all",
+            _history_need,
+            _difference,
+            {
+                "thingID": TEXT,
+                "from": TIME,
+                "to": TIME,
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_THINGS, "default": 100},
+                "cursor": TEXT,
+            },
+            ["from"],
+        ),
     }
 
 
@@ -121,6 +237,18 @@ def _history_query(given: Given, things: Sequence[str]) -> HistoryQuery:
 
 def _cursor(row: Row, *, by_row: bool) -> str:
     return str(row.row_id) if by_row else f"{row.created}.{row.row_id}"
+
+
+def _window_document(one: Mapping[str, Any], window_us: int, asked: Sequence[str]) -> dict[str, JSONValue]:
+    begin = one["begin"]
+    sums = {**one, "first": from_json(one["first"]), "last": from_json(one["last"])}
+    return {
+        "kind": one["kind"],
+        "name": one["name"],
+        "from": rfc3339(begin),
+        "to": rfc3339(begin + window_us),
+        **{name: sums[name] for name in asked},
+    }
 
 
 def _row_document(row: Row) -> dict[str, JSONValue]:

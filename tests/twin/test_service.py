@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from tests.twin.conftest import Clock
+from tests.twin.doubles import NoLake
 from tests.twin.test_directory_contract import td
 from tests.twin.test_values_contract import published
 from things.addresses import Address, Kind
@@ -28,6 +29,7 @@ from things.messages import JSONValue, Operation
 from things.records import Entry
 from things.times import rfc3339
 from twin.history_service import HistoryService
+from twin.readings import Readings
 from twin.search import Search
 from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
@@ -69,7 +71,7 @@ class Services:
         self.online: dict[str, Presence] = {}
         self.directory = DirectoryService(twin.directory, may, view, search)
         self.values = ValuesService(twin.directory, twin.values, may, presence=self.told, clock=clock)
-        self.history = HistoryService(twin.directory, twin.history, may)
+        self.history = HistoryService(twin.directory, Readings(twin.history, NoLake()), may, view, clock=clock)
 
     def seen(self, agent: str) -> Presence | None:
         return self.online.get(agent)

@@ -6,7 +6,9 @@ import pytest
 
 from runtime.ports import Directory, History, Ledger, Service, ValueStore
 from tests.twin.conftest import Clock
+from tests.twin.doubles import NoLake
 from twin.history_service import HistoryService
+from twin.readings import Readings
 from twin.search import Search
 from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
@@ -20,10 +22,11 @@ def as_ports(twin: Twin) -> tuple[Directory, ValueStore, History, Ledger]:
 
 def as_services(twin: Twin) -> tuple[Service, ...]:
     search = Search(twin.directory, twin.values, lambda *_: True, clock=lambda: 0)
+    readings = Readings(twin.history, NoLake())
     return (
         DirectoryService(twin.directory, lambda *_: True, lambda *_: {}, search),
         ValuesService(twin.directory, twin.values, lambda *_: True, clock=lambda: 0),
-        HistoryService(twin.directory, twin.history, lambda *_: True),
+        HistoryService(twin.directory, readings, lambda *_: True, lambda *_: {}, clock=lambda: 0),
     )
 
 

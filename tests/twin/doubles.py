@@ -1,0 +1,20 @@
+"""Stand-ins for what the twin asks of others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from things.errors import Unavailable
+from things.records import HistoryQuery, Row
+
+
+class NoLake:
+    """A lake that cannot be asked: everything is hot here."""
+
+    async def read(self, query: HistoryQuery, *, before_row: int | None = None) -> Sequence[Row]:
+        raise Unavailable("no lake")
+
+    async def latest(self, query: HistoryQuery, *, before_row: int | None = None) -> Sequence[Row]:
+        raise Unavailable("no lake")
+
+    async def windows(self, query: HistoryQuery, window_us: int) -> Sequence[Mapping[str, Any]]:
+        raise Unavailable("no lake")
