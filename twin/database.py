@@ -117,7 +117,7 @@ class Database:
         return self._thread.submit(_Job(job, refuses_first), frees=frees)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run a query in a worker thread, on what is committed."""
+        """Run a query in a worker thread; all of its statements see the same committed state."""
         return await anyio.to_thread.run_sync(self._read, query, limiter=self._limiter)
 
     async def close(self) -> None:
@@ -128,7 +128,8 @@ class Database:
 
     def _read(self, query: Callable[[Connection], T]) -> T:
         try:
-            with self._readers.connect() as connection:
+            # Begun expressly: prepared statements pass SQLAlchemy by, and each would see a state of its own.
+            with self._readers.connect() as connection, connection.begin():
                 return query(connection)
         except Exception as error:
             if is_storage_error(error):
@@ -215,7 +216,13 @@ async def open_database(
 def _engines(path: Path, migrations: Sequence[Migration], database_url: str | None) -> tuple[Engine, Engine]:
     if database_url is not None:
         writer = create_engine(database_url, pool_size=1, max_overflow=0, pool_pre_ping=True)
-        readers = create_engine(database_url, pool_size=READERS, max_overflow=0, pool_pre_ping=True)
+        readers = create_engine(
+            database_url,
+            pool_size=READERS,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level="REPEATABLE READ",  # a server's default gives each statement a state of its own
+        )
     else:
         writer = sqlite_engine(path, StaticPool)
         readers = sqlite_engine(path, QueuePool, pool_size=READERS, max_overflow=0)

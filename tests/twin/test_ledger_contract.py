@@ -133,6 +133,31 @@ async def test_a_clock_that_was_looked_at_before_the_agent_was_faster_ends_nothi
     assert (row.state, row.deadline) == (State.RUNNING, T0 + 210 * S)
 
 
+async def test_a_row_and_its_steps_are_read_as_of_one_moment(opened: OpenTwin) -> None:
+    torn: list[LedgerRow] = []
+    async with opened() as twin:
+
+        async def read(request_id: str) -> None:
+            while True:
+                row = await twin.ledger.get(request_id)
+                assert row is not None
+                if row.transitions[-1].state is not row.state:
+                    torn.append(row)
+                if row.state is State.COMPLETED:
+                    return
+
+        with anyio.fail_after(20):
+            for number in range(40):
+                await twin.ledger.open(request(number))
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(read, f"r{number}")
+                    tasks.start_soon(read, f"r{number}")
+                    for state in (State.RUNNING, State.COMPLETED):
+                        await twin.ledger.advance(f"r{number}", state, now=T0, agent="agent")
+
+    assert torn == []
+
+
 async def test_final_foreign_and_unknown_requests_take_no_step(opened: OpenTwin) -> None:
     with anyio.fail_after(20):
         async with opened() as twin:
