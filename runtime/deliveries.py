@@ -24,6 +24,8 @@ from things.messages import JSONValue, Operation
 log = logging.getLogger(__name__)
 
 _PAGE = 200
+_LANE_PAGE = 4
+"""Mostly the next one is wanted, and whether there are more."""
 
 
 class Order(StrEnum):
@@ -163,7 +165,7 @@ class Deliveries:
 
     def _offer(self, agent: Agent, row: LedgerRow) -> bool:
         """False: the session is full. Held back or already offered rows count as handled."""
-        if row.request_id in agent.offers:
+        if row.request_id in agent.offers or self._is_over(row):
             return True
         order = self.order_of(row.thing_id)
         lane: Lane | None = None
@@ -183,6 +185,10 @@ class Deliveries:
             lane.busy = None
         agent.full = True
         return False
+
+    def _is_over(self, row: LedgerRow) -> bool:
+        """Whether there can be no first delivery any more: expiry is about to end the row."""
+        return row.attempts == 0 and row.expires is not None and row.expires <= self.clock()
 
     def _acknowledged(self, account: str, offer: Offer) -> None:
         offer.delivered = True
@@ -215,16 +221,25 @@ class Deliveries:
         lane.behind = False
         rows: Sequence[LedgerRow] = ()
         try:
-            rows = await self.ledger.waiting(account, thing_id=ended.thing_id, limit=2)
+            rows = await self._held_back(account, ended)
         except SkepError as error:
             log.error("queue not read", extra={"agent": account, "code": error.code})
         if lane.busy != ended.request_id or self._agents.get(account) is not agent:
             return  # the session was lost meanwhile
         lane.busy = None
-        rows = [row for row in rows if row.request_id != ended.request_id]
         lane.behind = lane.behind or len(rows) > 1
         if rows and not self._offer(agent, rows[0]):
             lane.behind = True
+
+    async def _held_back(self, account: str, ended: LedgerRow) -> Sequence[LedgerRow]:
+        """The next request for the Thing of one that has ended, and whatever of the same page comes after it."""
+        after = ""
+        while page := await self.ledger.waiting(account, thing_id=ended.thing_id, limit=_LANE_PAGE, after=after):
+            rows = [row for row in page if row.request_id != ended.request_id and not self._is_over(row)]
+            if rows:
+                return rows
+            after = page[-1].request_id
+        return ()
 
     def _pump(self, account: str, agent: Agent) -> None:
         if agent.pumping:
