@@ -270,7 +270,9 @@ class _Assembly:
             accounts=rooms.authenticator,
             health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
             documents={"/vocabulary/skep.jsonld": CONTEXT},
+            may_read=lambda principal, thing_id: self._may(principal, Operation.READ, Address(thing_id)),
         )
+        rooms.twin.directory.on_changed(self._http.directory_changed)
         if isinstance(engine, NativeEngine):
             self._http.mount("/mqtt", engine.asgi)
         self._sockets = WebSocketBinding(
