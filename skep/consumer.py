@@ -84,7 +84,8 @@ class Consumer:
     # ------------------------------------------------------------ Things
 
     async def things(self, *, services: bool = False, **filters: str) -> list[Thing]:
-        """Every Thing this account may see, in order of ids; filters are agent, type and text (in the title).
+        """Every Thing this account may see, in order of ids; filters are agent, type, text (in the title) and
+        filter (`online and temperature > 30`).
 
         The runtime's own services are Things too, and left out unless `services` asks for them.
         """

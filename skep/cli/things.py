@@ -13,14 +13,20 @@ def things() -> None:
     """Things and what they offer."""
 
 
-@things.command("ls", epilog="Example: skep things ls --home ./site")
+@things.command("ls", epilog="Example: skep things ls 'online and temperature > 30'")
+@click.argument("filter", required=False)
 @click.option("--services", is_flag=True, help="The runtime's own services too.")
 @click.option("--agent", help="Only of this agent.")
 @click.option("--text", help="Only with this text in the title.")
 @access_options
-def list_things(access: Access, services: bool, agent: str | None, text: str | None) -> None:
-    """List the Things this account may see."""
-    filters = {name: value for name, value in (("agent", agent), ("text", text)) if value is not None}
+def list_things(access: Access, filter: str | None, services: bool, agent: str | None, text: str | None) -> None:
+    """List the Things this account may see.
+
+    FILTER compares title, agent, id, @type, online, lastSeen and the latest values of properties: with = != < <= > >=
+    and ~ (contains), joined by and, or, not and parentheses.
+    """
+    given = (("filter", filter), ("agent", agent), ("text", text))
+    filters = {name: value for name, value in given if value is not None}
 
     async def work(consumer: Consumer) -> list[Thing]:
         return await consumer.things(services=services, **filters)
