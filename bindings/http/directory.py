@@ -15,11 +15,12 @@ from starlette.types import ASGIApp
 from bindings.http import reads
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON, Exchange, json_reply, no_content
 from bindings.http.problems import NotAcceptable
-from bindings.http.registration import enriched, expiry, merged, standing, stored
+from bindings.http.registration import enriched, expiry, standing, stored
 from bindings.http.routing import Documented, Route
 from things.addresses import encode_segment, is_twin
 from things.errors import Forbidden, Invalid, Malformed, PreconditionFailed, UnknownThing
 from things.jsontext import decode_unique
+from things.merge_patch import merged
 from things.messages import JSONValue
 from things.times import rfc3339
 
@@ -30,10 +31,10 @@ _FILTERS = ("agent", "type", "text", "filter")
 
 
 def routes() -> list[Route]:
-    td = Documented(tag="directory", query=("forms",), answers={200: TD_JSON})
+    td = Documented(tag="directory", query=("forms", "asof"), answers={200: TD_JSON})
     write = Documented(tag="directory", body=TD_JSON, answers={201: "", 204: ""})
     listing = Documented(
-        tag="directory", query=("offset", "limit", "format", "forms", *_FILTERS), answers={200: LD_JSON}
+        tag="directory", query=("offset", "limit", "format", "forms", "asof", *_FILTERS), answers={200: LD_JSON}
     )
     patch = Documented(tag="directory", body=MERGE_PATCH, answers={204: ""})
     return [
@@ -53,6 +54,12 @@ def routes() -> list[Route]:
 async def _read(exchange: Exchange) -> ASGIApp:
     media_type = _td_type(exchange)
     thing_id = _thing_id(exchange)
+    then = exchange.moment("asof")
+    if then is not None:
+        former = (await reads.thing_as_of(exchange, thing_id, then))["td"]
+        if former is None:
+            raise UnknownThing(thing_id)
+        return json_reply(former, media_type=media_type)
     entry = await reads.call(exchange, reads.DIRECTORY, "readEntry", thingID=thing_id, protocol=exchange.one("forms"))
     now = exchange.context.sink.clock()
     headers = {}
@@ -76,15 +83,29 @@ async def _list(exchange: Exchange) -> ASGIApp:
     limit = exchange.number("limit", least=1, most=MAX_LISTED)
     page = limit or MAX_LISTED
     query = {name: exchange.one(name) for name in _FILTERS}
-    found = await reads.call(
-        exchange, reads.DIRECTORY, "listTDs", offset=offset, limit=page, protocol=exchange.one("forms"), **query
-    )
+    then = exchange.moment("asof")
+    if then is None:
+        found = await reads.call(
+            exchange, reads.DIRECTORY, "listTDs", offset=offset, limit=page, protocol=exchange.one("forms"), **query
+        )
+    else:
+        if as_collection or any(query.values()):
+            raise Invalid("the directory of the past is listed whole and as an array")
+        found = await reads.call(
+            exchange,
+            reads.HISTORY,
+            "listAsOf",
+            time=rfc3339(then),
+            offset=offset,
+            limit=page,
+            protocol=exchange.one("forms"),
+        )
     items: list[Any] = found["items"]
     following = _following(exchange, offset + page, page) if found.get("cursor") else None
     links = []
     if following is not None:
         links.append(f'<{following}>; rel="next"')
-    if limit is not None or following is not None:
+    if then is None and (limit is not None or following is not None):
         links.append(f'</things>; rel="canonical"; etag="{exchange.context.listing.tag}"')
     media_type = LD_JSON if exchange.accepts(LD_JSON) else JSON
     body: object = items

@@ -13,8 +13,6 @@ from bindings.http.arrow import ARROW, arrow_stream, has_arrow
 from bindings.http.exchange import JSON, Exchange, json_reply
 from bindings.http.problems import NotAcceptable
 from bindings.http.routing import Documented, Route
-from bindings.http.windows import AGGREGATES, Windows
-from things.durations import window_seconds
 from things.errors import Invalid
 from things.jsontext import encode
 from things.messages import JSONValue
@@ -22,14 +20,13 @@ from things.times import rfc3339
 
 CSV = "text/csv"
 COLUMNS = ("rowID", "thingID", "kind", "name", "value", "created", "received", "quality")
-MAX_AGGREGATED = 1_000_000
-"""Rows that one windowed query may read."""
+AGGREGATES = ("avg", "min", "max", "count", "sum", "first", "last")
 
 
 def routes() -> list[Route]:
     one = Documented(
         tag="history",
-        query=("kind", "name", "from", "to", "limit", "cursor", "order", "window", "agg"),
+        query=("kind", "name", "from", "to", "limit", "cursor", "order", "window", "points", "agg"),
         answers={200: JSON},
     )
     many = Documented(tag="history", query=("thing", "name", "from", "to", "after", "limit"), answers={200: JSON})
@@ -44,10 +41,10 @@ async def _of_thing(exchange: Exchange) -> ASGIApp:
     if order not in (None, "asc", "desc"):
         raise Invalid("order is asc or desc")
     query = _common(exchange) | {"thingID": exchange.params["id"], "cursor": exchange.one("cursor"), "order": order}
-    if exchange.one("window") is not None:
+    if exchange.one("window") is not None or exchange.one("points") is not None:
         return await _windowed(exchange, query)
     if exchange.one("agg") is not None:
-        raise Invalid("agg needs a window such as 5m")
+        raise Invalid("agg needs a window such as 5m, or a number of points")
     return await _reply(exchange, query)
 
 
@@ -97,25 +94,16 @@ def _csv(items: Sequence[dict[str, Any]]) -> str:
 
 
 async def _windowed(exchange: Exchange, query: dict[str, JSONValue]) -> ASGIApp:
-    """`{"items":[{"kind","name","from","to","count",…}]}`, by name and time."""
+    """`{"window","items":[{"kind","name","from","to","count",…}]}`, by name and time; the window in seconds."""
     if not exchange.accepts(JSON):
         raise NotAcceptable(JSON)
-    window_us = round(window_seconds(exchange.one("window") or "") * 1_000_000)
-    asked = (exchange.one("agg") or "avg,min,max,count").split(",")
-    if not set(asked) <= AGGREGATES:
-        raise Invalid(f"agg is a list of {', '.join(sorted(AGGREGATES))}")
-    windows = Windows(window_us)
-    query |= {"limit": exchange.context.config.max_history_items, "order": None}
-    seen = 0
-    while True:
-        page = await reads.history(exchange, **query)
-        seen += len(page["items"])
-        if seen > MAX_AGGREGATED or len(windows) > exchange.context.config.max_history_items:
-            raise Invalid("this spans too much; use a narrower time or a wider window")
-        windows.take(page["items"])
-        if page.get("cursor") is None:
-            return json_reply({"items": windows.documents(asked)})
-        query["cursor"] = page["cursor"]
+    asked: list[JSONValue] = [*(exchange.one("agg") or "avg,min,max,count").split(",")]
+    if not set(asked) <= set(AGGREGATES):
+        raise Invalid(f"agg is a list of {', '.join(AGGREGATES)}")
+    wanted = {name: query[name] for name in ("thingID", "kind", "names", "from", "to")}
+    wanted |= {"window": exchange.one("window"), "agg": asked}
+    wanted["points"] = exchange.number("points", least=1, most=exchange.context.config.max_history_items)
+    return json_reply(await reads.windows(exchange, **wanted))
 
 
 def _common(exchange: Exchange) -> dict[str, JSONValue]:

@@ -10,7 +10,7 @@ from bindings.http.problems import NotAcceptable, unsuccessful
 from bindings.http.routing import Documented, Route
 from bindings.http.streams import observe, poll_once
 from things.addresses import Kind
-from things.errors import Invalid, Malformed, UnknownName
+from things.errors import Invalid, Malformed, NotFound, UnknownName
 from things.messages import Message, Operation
 from things.td import ThingDescription
 
@@ -26,12 +26,19 @@ def routes() -> list[Route]:
     ]
 
 
-_READ = Documented(tag="properties", query=("wait", "sse", "latest"), answers={200: JSON})
+_READ = Documented(tag="properties", query=("wait", "sse", "latest", "asof"), answers={200: JSON})
 _WRITE = Documented(tag="properties", body=JSON, answers={202: "", 204: ""})
 
 
 async def _read(exchange: Exchange) -> ASGIApp:
     thing_id, name = exchange.params["id"], exchange.params["name"]
+    then = exchange.moment("asof")
+    if then is not None:
+        _check_json(exchange)
+        values = (await reads.thing_as_of(exchange, thing_id, then))["properties"]
+        if name not in values:
+            raise NotFound(f"property {name!r} had no value then")
+        return json_reply(values[name]["value"])
     if exchange.accepts(EVENT_STREAM, explicitly=True):
         return await observe(exchange, thing_id, Kind.PROPERTY, name)
     wait_s = exchange.seconds("wait", exchange.context.config.max_long_poll_s)
@@ -50,6 +57,11 @@ async def _read(exchange: Exchange) -> ASGIApp:
 
 async def _read_all(exchange: Exchange) -> ASGIApp:
     thing_id = exchange.params["id"]
+    then = exchange.moment("asof")
+    if then is not None:
+        _check_json(exchange)
+        values = (await reads.thing_as_of(exchange, thing_id, then))["properties"]
+        return json_reply({name: value["value"] for name, value in values.items()})
     if exchange.accepts(EVENT_STREAM, explicitly=True):
         return await observe(exchange, thing_id, Kind.PROPERTY, None)
     _check_json(exchange)

@@ -9,6 +9,7 @@ from typing import Any, cast
 from bindings.http.exchange import Exchange
 from things.errors import UnknownThing
 from things.messages import JSONValue
+from things.times import rfc3339
 
 DIRECTORY = "dtw:directory:things"
 VALUES = "dtw:values:latest"
@@ -43,6 +44,19 @@ async def property_values(exchange: Exchange, thing_id: str) -> Mapping[str, Any
 async def history(exchange: Exchange, **query: JSONValue) -> dict[str, Any]:
     """`{"items":[…],"cursor"}` of stored events and values."""
     return cast(dict[str, Any], await call(exchange, HISTORY, "readHistory", **query))
+
+
+async def windows(exchange: Exchange, **query: JSONValue) -> dict[str, Any]:
+    """`{"window","items":[…]}`: sums of a Thing's stored values by windows of time."""
+    return cast(dict[str, Any], await call(exchange, HISTORY, "readWindows", **query))
+
+
+async def thing_as_of(exchange: Exchange, thing_id: str, time: int) -> dict[str, Any]:
+    """`{"td","published","properties":{name: {"value",…}}}` of a Thing at an instant (µs); raises UnknownThing."""
+    found = await call(
+        exchange, HISTORY, "readAsOf", thingID=thing_id, time=rfc3339(time), protocol=exchange.one("forms")
+    )
+    return cast(dict[str, Any], found)
 
 
 async def rows_after(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bindings.http.windows import Windows
 from tests.bindings.http.support import House, lamp_house
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +117,15 @@ async def test_windows_sum_up(lamps: House) -> None:
     ]
 
 
+async def test_a_number_of_points_is_asked_for(lamps: House) -> None:
+    span = "from=2026-01-01T00:00:00Z&to=2026-01-01T00:20:00Z"
+    async with lamps.client("viewer1") as viewer:
+        found = (await viewer.get(f"{HISTORY}?name=temperature&{span}&points=5&agg=count")).json()
+
+    assert found["window"] == 300
+    assert [item["count"] for item in found["items"]] == [5, 5, 5, 5]
+
+
 @pytest.mark.parametrize(
     ("query", "status"),
     [
@@ -131,6 +139,8 @@ async def test_windows_sum_up(lamps: House) -> None:
         ("window=5", 400),
         ("window=5m&agg=median", 400),
         ("agg=avg", 400),
+        ("points=0", 400),
+        ("points=2&window=5m", 400),
     ],
 )
 async def test_bad_history_queries_are_refused(lamps: House, query: str, status: int) -> None:
@@ -143,12 +153,3 @@ async def test_history_of_what_nobody_knows_is_404(lamps: House) -> None:
         assert (await viewer.get("/things/dtw:lights:none/history")).status_code == 404
         unacceptable = await viewer.get(HISTORY, headers={"accept": "image/png"})
         assert (unacceptable.status_code, unacceptable.json()["code"]) == (406, "not-acceptable")
-
-
-def test_windows_count_what_is_no_number() -> None:
-    windows = Windows(60_000_000)
-    base = {"kind": "event", "name": "touched", "created": "2026-01-01T00:00:30Z"}
-    windows.take([{**base, "value": value} for value in ("a", True, 4, None)])
-
-    (found,) = windows.documents(["count", "avg", "sum", "first", "last"])
-    assert (found["count"], found["avg"], found["sum"], found["first"], found["last"]) == (4, 4.0, 4.0, "a", None)
