@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,12 @@ class RuntimeProcess:
     """When there was no runtime, µs UTC: from a kill until it listened again."""
     _process: "subprocess.Popen[bytes] | None" = None
     _since: int = 0
+    _runtime_pid: int = 0
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
-        assert self._process is not None
-        return self._process.pid
+        """Of the runtime that was started last; a command around it has another."""
+        return self._runtime_pid
 
     @property
     def is_running(self) -> bool:
@@ -83,6 +83,7 @@ class RuntimeProcess:
                 assert self.is_running, f"the runtime did not start: {self.said()}"
                 await anyio.sleep(0.01)
         document: dict[str, Any] = json.loads(self._ready.read_bytes())
+        self._runtime_pid = document["pid"]
         self.http = document["http"]
         address = urlsplit(document["mqtt"])
         self.mqtt_address = (address.hostname or "", address.port or 0)
@@ -126,7 +127,7 @@ class RuntimeProcess:
     async def _ended_by(self, number: signal.Signals) -> int:
         process = self._process
         assert process is not None
-        os.kill(process.pid, number)
+        os.kill(self._runtime_pid, number)
         with anyio.fail_after(STOP_S):
             while process.poll() is None:  # noqa: ASYNC110 - another process
                 await anyio.sleep(0.005)
@@ -160,6 +161,11 @@ class RuntimeProcess:
     def end(self) -> None:
         """Whatever happened, no process stays."""
         if self._process is not None and self._process.poll() is None:
+            # The runtime first: a tracer that is killed lets go of it.
+            with suppress(ProcessLookupError):
+                os.kill(self._runtime_pid or self._process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
             self._process.kill()
             self._process.wait(STOP_S)
 
