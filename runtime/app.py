@@ -33,6 +33,11 @@ from bindings.http.binding import HttpBinding
 from bindings.http.callers import cookie_names
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
+from bindings.messaging_node.node import MessagingNode
+from bindings.messaging_node.rest import RestEndpoint
+from bindings.messaging_node.service import NodeService
+from bindings.messaging_node.settings import NodeSettings
+from bindings.messaging_node.websocket import WebSocketEndpoint
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.marks import InboxMarks
 from bindings.mqtt.seam import Engine, Limits, Listener
@@ -128,7 +133,12 @@ async def _rooms(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
             refresh_s=config.security.refresh_token_s,
         )
         with contextlib.closing(authenticator):
-            async with open_twin(home, clock=clocks.now, database_url=config.database_url) as twin:
+            async with open_twin(
+                home,
+                clock=clocks.now,
+                database_url=config.database_url,
+                durable_history=config.history.durable,
+            ) as twin:
                 authorizer = LocalAuthorizer.open(
                     home,
                     account_type=authenticator.type_of,
@@ -282,7 +292,20 @@ class _Assembly:
         )
         self._http.mount(WEB_THING_PATH, self._sockets.asgi)
         # What hangs on the HTTP listeners is ready before they are.
-        self.bindings: Sequence[ProtocolBinding] = (self._mqtt, self._sockets, self._http)
+        self._node = self._messaging_node(rooms)
+        self.bindings: Sequence[ProtocolBinding] = (self._mqtt, self._sockets, self._node, self._http)
+
+    def _messaging_node(self, rooms: Rooms) -> MessagingNode:
+        section = rooms.config.messaging_node.model_dump()
+        max_bytes = rooms.config.http.max_body_bytes
+        settings = NodeSettings(**section, file=rooms.home / "node.db", max_frame_bytes=max_bytes)
+        node = MessagingNode(settings, origins=lambda: self._http.origins)
+        self.runtime.carry(Operation.SEND, node.deliver)
+        self.runtime.services.add(NodeService(node.overview))
+        self._http.mount("/ws", WebSocketEndpoint(node, handshake=True))
+        self._http.mount("/stub/connect", WebSocketEndpoint(node, handshake=False))
+        self._http.mount("/node", RestEndpoint(node))
+        return node
 
     def running(self) -> Running:
         """What was started, once it is."""

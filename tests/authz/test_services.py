@@ -68,7 +68,7 @@ async def test_roles_and_rules_by_rpc_are_audited(
     await call(admin, "putRule", rule={"id": "r1", "effect": "deny", "thing": "dtw:lamp:*", "roles": ["gardener"]})
 
     names = [role["name"] for role in (await call(admin, "listRoles"))["items"]]
-    assert names == ["none", "viewer", "operator", "manager", "admin", "agent", "service", "gardener"]
+    assert names == ["none", "guest", "viewer", "operator", "manager", "admin", "agent", "service", "gardener"]
     assert [rule["setBy"] for rule in (await call(admin, "listRules"))["items"]] == ["root"]
     await call(admin, "removeRule", id="r1")
     await call(admin, "removeRole", name="gardener")

@@ -1,0 +1,184 @@
+"""Objects of hyperties in the directory: each object that an agent or service reports is a Thing of its account.
+
+Its TD is derived from the object's inline schema, else from the values' JSON types, and grows with the attributes that
+come. Each change is published as a property through the runtime's router, so it is in history, on MQTT, in event
+streams and in Spark. Consumers own no Things: their objects are synchronized between hyperties, and not mirrored.
+"""
+
+import copy
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.settings import NodeSettings
+from runtime.ports import Pattern, Sink
+from things.addresses import Kind, TwinID
+from things.envelopes import Envelope, scheme_of
+from things.errors import SkepError
+from things.identity import AccountType
+from things.jsontext import encode
+from things.messages import JSONValue, Message, Operation, Origin
+from things.objects import change
+
+log = logging.getLogger(__name__)
+
+CONTEXT: tuple[JSONValue, ...] = ("https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"})
+MAX_ATTRIBUTES = 500
+_NOT_OBJECTS = frozenset({"hyperty", "hyperty-runtime", "runtime", "user", "user-guid", "domain", "global", "thing"})
+_UNFIT = re.compile(r"[^A-Za-z0-9._:@-]+")
+_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+@dataclass(slots=True)
+class _Mirrored:
+    twin: str
+    title: str
+    properties: dict[str, dict[str, Any]] = field(default_factory=dict)
+    data: dict[str, JSONValue] = field(default_factory=dict)
+    derived: set[str] = field(default_factory=set)
+    """Properties whose schema is what their values were like so far."""
+
+
+class Mirror:
+    """Keeps the objects of agents and services as Things."""
+
+    def __init__(self, settings: NodeSettings, sink: Callable[[], Sink]) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._objects: OrderedDict[str, _Mirrored] = OrderedDict()
+
+    async def registered(self, entry: Mapping[str, Any], caller: NodeSession) -> None:
+        """An object was registered: it is a Thing from now on."""
+        url = str(entry["url"])
+        if not _is_mirrored(url, caller):
+            return
+        data = entry.get("data")
+        schema = entry.get("schema")
+        mirrored = self._known(url, caller)
+        name = entry.get("name")
+        mirrored.title = name if isinstance(name, str) and name else mirrored.title
+        described = schema.get("properties") if isinstance(schema, dict) else None
+        if isinstance(described, dict):
+            mirrored.properties |= {
+                name: {**one, "readOnly": True} for name, one in described.items() if isinstance(one, dict)
+            }
+        if isinstance(data, dict):
+            mirrored.data = copy.deepcopy(data)
+        await self._guarded(url, caller, self._publish(url, mirrored, caller, list(mirrored.data), always=True))
+
+    async def unregistered(self, url: str, caller: NodeSession) -> None:
+        """An object is gone; its history stays."""
+        if _is_mirrored(url, caller) and self._objects.pop(url, None) is not None:
+            twin = str(TwinID(caller.principal.account, _thing_of(url)))
+            await self._guarded(url, caller, self._handle(Operation.REMOVE_TD, twin, "", None, caller))
+
+    async def changed(self, url: str, envelope: Envelope, caller: NodeSession) -> None:
+        """Its reporter sent a change of an object."""
+        if not _is_mirrored(url, caller):
+            return
+        if envelope.type == "delete":
+            await self.unregistered(url, caller)
+            return
+        mirrored = self._known(url, caller)
+        try:
+            name = change(mirrored.data, envelope.body)
+        except SkepError as error:
+            log.info("change not mirrored", extra={"object": url, "detail": error.detail})
+            return
+        names = list(mirrored.data) if name is None else [name]
+        await self._guarded(url, caller, self._publish(url, mirrored, caller, names, always=False))
+
+    def _known(self, url: str, caller: NodeSession) -> _Mirrored:
+        found = self._objects.get(url)
+        if found is None:
+            twin = TwinID(caller.principal.account, _thing_of(url))
+            found = self._objects[url] = _Mirrored(str(twin), twin.thing)
+            pattern = Pattern(twin.account, twin.thing, Kind.PROPERTY, None)
+            for latest in self._sink().sessions.latest(caller.principal, pattern):
+                found.data[latest.name] = copy.deepcopy(latest.value)
+                found.properties[latest.name] = _schema(latest.value)
+                found.derived.add(latest.name)
+            if len(self._objects) > self._settings.max_mirrored:
+                self._objects.popitem(last=False)
+        self._objects.move_to_end(url)
+        return found
+
+    async def _publish(
+        self, url: str, mirrored: _Mirrored, caller: NodeSession, names: list[str], *, always: bool
+    ) -> None:
+        fresh = [name for name in names if name in mirrored.data and name not in mirrored.properties]
+        for name in fresh[: max(0, MAX_ATTRIBUTES - len(mirrored.properties))]:
+            mirrored.properties[name] = _schema(mirrored.data[name])
+            mirrored.derived.add(name)
+        other = [name for name in names if name in mirrored.derived and _differs(mirrored, name)]
+        for name in other:
+            mirrored.properties[name] = {"readOnly": True}
+        if fresh or other or always:
+            td = {
+                "@context": list(CONTEXT),
+                "@type": "skep:DataObject",
+                "id": url,
+                "title": mirrored.title,
+                "properties": mirrored.properties,
+            }
+            await self._handle(Operation.PUBLISH_TD, mirrored.twin, "", encode(td).decode(), caller)
+        for name in names:
+            value = copy.deepcopy(mirrored.data.get(name))
+            await self._handle(Operation.PUBLISH_PROPERTY, mirrored.twin, name, value, caller)
+
+    async def _handle(self, operation: Operation, twin: str, name: str, data: JSONValue, caller: NodeSession) -> None:
+        sink = self._sink()
+        await sink.handle(
+            Message(
+                operation=operation,
+                principal=caller.principal,
+                thing_id=twin,
+                name=name,
+                data=data,
+                received=sink.clock(),
+                # A change is not acknowledged, so nobody waits for its commit either.
+                durable=operation is not Operation.PUBLISH_PROPERTY,
+                origin=Origin(binding="node", session_id=caller.session_id, source=caller.source),
+            )
+        )
+
+    async def _guarded(self, url: str, caller: NodeSession, work: Any) -> None:
+        """What the directory refuses (a schema that is none, a policy) must not stop the hyperties' own exchange."""
+        try:
+            await work
+        except SkepError as error:
+            log.info(
+                "object not mirrored",
+                extra={"object": url, "sender": caller.principal.account, "code": error.code, "detail": error.detail},
+            )
+
+
+def _differs(mirrored: _Mirrored, name: str) -> bool:
+    known = mirrored.properties[name].get("type")
+    return known is not None and name in mirrored.data and _schema(mirrored.data[name])["type"] != known
+
+
+def _is_mirrored(url: str, caller: NodeSession) -> bool:
+    return caller.principal.type is not AccountType.CONSUMER and scheme_of(url) not in _NOT_OBJECTS
+
+
+def _thing_of(url: str) -> str:
+    """The Thing's id: what follows the domain in the object's address."""
+    path = url.partition("://")[2].partition("/")[2] or url
+    return _UNFIT.sub(":", path)[:128] or "object"
+
+
+def _schema(value: JSONValue) -> dict[str, Any]:
+    return {"type": _TYPES[type(value)], "readOnly": True}

@@ -1,0 +1,327 @@
+"""The domain registry at `domain://registry.{D}`: hyperties and data objects by user, guid, name, address and kind.
+
+Entries outlive their sessions until they expire. One that is known but not live is told apart from one that is not
+known: 408 with the entry, 404 without. Things of the directory are found by their addresses like any data object.
+Changes of status go to whoever subscribed to `<url>/registration`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bindings.messaging_node.connectors import OK, Body
+from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.settings import NodeSettings
+from bindings.messaging_node.store import NodeStore
+from things.envelopes import MAX_ADDRESS_CHARS, Document, Envelope, Unknown, refusal, scheme_of
+from things.errors import Invalid, NotFound, QueueFull
+from things.identity import Principal
+from things.jsontext import encode
+from things.messages import JSONValue
+from things.times import rfc3339
+
+Entry = dict[str, Any]
+"""A registration: the members the client gave, and `status`, `startingTime`, `lastModified`, `expires`."""
+
+MAX_ENTRY_BYTES = 65_536
+PAGE = 1_000
+
+_HYPERTY_SCHEMES = frozenset({"user", "user-guid", "hyperty", "hyperty-runtime"})
+_OWN = ("_owner", "_until", "_session")
+"""Members of an entry that are the node's own and never told."""
+
+
+class ThingEntries(Protocol):
+    """Things of the directory as entries of the registry."""
+
+    async def registration(self, address: str, principal: Principal) -> Entry | None: ...
+
+
+class Registered(Protocol):
+    """Told of entries that were registered or went."""
+
+    async def registered(self, entry: Entry, caller: NodeSession) -> None: ...
+    async def unregistered(self, url: str, caller: NodeSession) -> None: ...
+
+
+class Registry:
+    """The node's own registry."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        store: NodeStore,
+        *,
+        clock: Callable[[], int],
+        tell: Callable[[Document], Awaitable[None]],
+        things: ThingEntries,
+        objects: Registered,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._tell = tell
+        self._things = things
+        self._objects = objects
+        self._entries: dict[str, Entry] = {}
+        self._last = 0
+        self.addresses: Sequence[str] = (f"domain://registry.{settings.domain}",)
+
+    async def load(self) -> None:
+        """Take up what was kept; whose session did not survive is no longer live."""
+        for entry in await self._store.registrations():
+            self._entries[entry["url"]] = entry
+
+    async def answer(self, envelope: Envelope, caller: NodeSession) -> Body | None:
+        match envelope.type:
+            case "create":
+                return await self._register(envelope, caller)
+            case "update":
+                return await self._update(envelope, caller)
+            case "delete":
+                return await self._remove(envelope, caller)
+            case "read":
+                return await self._read(envelope, caller)
+            case _:
+                raise Unknown(f"the registry takes create, read, update and delete, not {envelope.type!r}")
+
+    async def session_ended(self, session: NodeSession) -> None:
+        """What a session registered is no longer live."""
+        if self._settings.compatible:
+            return
+        gone = [entry for entry in self._entries.values() if entry["_session"] == session.session_id]
+        await self._disconnect(gone)
+
+    async def expire(self) -> None:
+        """What was not kept alive is no longer live; what has been so for another life is forgotten."""
+        now = self._clock()
+        await self._disconnect(
+            [entry for entry in self._entries.values() if entry["_until"] <= now and entry["status"] == "live"]
+        )
+        life = self._settings.registration_s * 1_000_000
+        dead = [url for url, entry in self._entries.items() if entry["_until"] + life <= now]
+        if dead:
+            await self._store.drop_registrations(dead)
+            for url in dead:
+                del self._entries[url]
+
+    # ------------------------------------------------------------ writing
+
+    async def _register(self, envelope: Envelope, caller: NodeSession) -> Body:
+        value = envelope.body.get("value")
+        if not isinstance(value, dict):
+            raise Invalid("`value` is the object to register")
+        url = value.get("url")
+        if not isinstance(url, str) or not 0 < len(url) <= MAX_ADDRESS_CHARS:
+            raise Invalid("`value.url` names what is registered")
+        standing = self._entries.get(url)
+        self._check_owner(url, standing, caller)
+        if standing is None and len(self._entries) >= self._settings.max_registrations:
+            raise QueueFull("the registry", self._settings.max_registrations)
+        now = self._clock()
+        expires = self._life(value.get("expires"))
+        entry: Entry = {
+            **value,
+            "status": _status(value.get("status", "live")),
+            "expires": expires,
+            "startingTime": standing["startingTime"] if standing else rfc3339(now),
+            "lastModified": rfc3339(now),
+            "_owner": caller.principal.account,
+            "_until": now + expires * 1_000_000,
+            "_session": caller.session_id,
+        }
+        await self._keep(entry)
+        if standing is not None and standing["status"] != entry["status"]:
+            await self._push(entry)
+        await self._objects.registered(_shown(entry), caller)
+        return OK
+
+    async def _update(self, envelope: Envelope, caller: NodeSession) -> Body:
+        body = envelope.body
+        entry = self._mine(_resource(body), caller)
+        now = self._clock()
+        changed: Entry = {**entry, "lastModified": rfc3339(now), "_session": caller.session_id}
+        value = body.get("value")
+        attribute = body.get("attribute")
+        if attribute == "status":
+            changed["status"] = _status(value)
+        elif isinstance(attribute, str) and attribute and not attribute.startswith("_"):
+            changed[attribute] = value
+        elif isinstance(value, dict):
+            changed |= {name: member for name, member in value.items() if name != "url" and name not in _OWN}
+            changed["status"] = _status(changed["status"])
+        elif value is None and entry["status"] != "live":
+            changed["status"] = "live"  # kept alive
+        expires = changed["expires"] = self._life(changed.get("expires"))
+        changed["_until"] = now + expires * 1_000_000 if changed["status"] == "live" else min(now, entry["_until"])
+        await self._keep(changed)
+        if changed["status"] != entry["status"]:
+            await self._push(changed)
+        return OK
+
+    async def _remove(self, envelope: Envelope, caller: NodeSession) -> Body:
+        value = envelope.body.get("value")
+        url = value.get("url") if isinstance(value, dict) else envelope.body.get("resource")
+        if not isinstance(url, str):
+            raise Invalid("name what goes in `value.url` or `resource`")
+        entry = self._entries.get(url)
+        if entry is not None:
+            self._check_owner(url, entry, caller)
+            await self._store.drop_registrations([url])
+            self._entries.pop(url, None)
+            await self._push({**entry, "status": "disconnected"})
+            await self._objects.unregistered(url, caller)
+        return OK
+
+    def _mine(self, resource: str, caller: NodeSession) -> Entry:
+        entry = self._entries.get(resource) or self._entries.get(_last_part(resource))
+        if entry is None:
+            raise NotFound("Not Found")
+        self._check_owner(str(entry["url"]), entry, caller)
+        return entry
+
+    def _check_owner(self, url: str, standing: Entry | None, caller: NodeSession) -> None:
+        """Another account's entry is not there to change; guests are one another's."""
+        if standing is None or self._settings.compatible:
+            return
+        owner, account = standing["_owner"], caller.principal.account
+        if owner != account and not (owner.startswith("guest~") and account.startswith("guest~")):
+            raise NotFound("Not Found")
+
+    def _life(self, expires: JSONValue) -> int:
+        most = self._settings.registration_s
+        if expires is None or isinstance(expires, bool) or not isinstance(expires, int | float) or expires <= 0:
+            return most
+        return max(1, int(min(expires, most)))
+
+    async def _keep(self, entry: Entry) -> None:
+        if len(encode(entry)) > MAX_ENTRY_BYTES:
+            raise Invalid(f"a registration is at most {MAX_ENTRY_BYTES} bytes")
+        await self._store.put_registration(entry["url"], entry)
+        self._entries[entry["url"]] = entry
+
+    async def _disconnect(self, entries: Sequence[Entry]) -> None:
+        changed = {
+            entry["url"]: {**entry, "status": "disconnected", "_until": min(entry["_until"], self._clock())}
+            for entry in entries
+            if entry["status"] == "live"
+        }
+        if not changed:
+            return
+        await self._store.put_registrations(changed)
+        self._entries |= changed
+        for entry in changed.values():
+            await self._push(entry)
+
+    async def _push(self, entry: Entry) -> None:
+        self._last += 1
+        body: dict[str, JSONValue] = {"value": entry["status"], "attribute": "status"}
+        url = entry["url"]
+        registry = self.addresses[0]
+        await self._tell(
+            {"id": self._last, "type": "update", "from": registry, "to": f"{url}/registration", "body": body}
+        )
+        if self._settings.compatible:
+            # One generation of clients waits for it here.
+            await self._tell({"id": self._last, "type": "update", "from": url, "to": f"{url}/changes", "body": body})
+
+    # ------------------------------------------------------------ reading
+
+    async def _read(self, envelope: Envelope, caller: NodeSession) -> Body:
+        body = envelope.body
+        resource = _resource(body)
+        criteria = body.get("criteria")
+        wanted = criteria if isinstance(criteria, dict) else {}
+        if resource.startswith("thing://"):
+            thing = await self._things.registration(resource, caller.principal)
+            if thing is None:
+                raise NotFound("Not Found")
+            return _told({resource: thing}, one=resource)
+        entry = self._entries.get(resource)
+        if entry is not None:
+            return _told({resource: self._now(entry)}, one=resource)
+        found = {
+            str(entry["url"]): self._now(entry)
+            for entry in self._entries.values()
+            if _names(entry, resource) and _fits(entry, wanted)
+        }
+        if not found:
+            raise NotFound("Not Found")
+        return _told(dict(list(found.items())[:PAGE]))
+
+    def _now(self, entry: Entry) -> Entry:
+        shown = _shown(entry)
+        if entry["_until"] <= self._clock() and shown["status"] == "live":
+            shown["status"] = "disconnected"
+        return shown
+
+
+def _told(found: Mapping[str, Entry], one: str | None = None) -> Body:
+    """Live entries if there are any; else what is known, as temporarily unavailable."""
+    live = {url: entry for url, entry in found.items() if entry["status"] in ("live", "created")}
+    if one is not None:
+        entry = found[one]
+        return {"code": 200, "value": entry} if live else {**refusal(408, "Temporarily Unavailable"), "value": entry}
+    if live:
+        return {"code": 200, "value": dict(live)}
+    return {**refusal(408, "Temporarily Unavailable"), "value": dict(found)}
+
+
+def _shown(entry: Entry) -> Entry:
+    return {name: member for name, member in entry.items() if name not in _OWN}
+
+
+def _status(value: JSONValue) -> str:
+    status = str(value).lower()
+    if status == "connected":
+        return "live"  # an earlier word for it
+    if status not in ("created", "live", "disconnected", "dead"):
+        raise Invalid("`status` is created, live, disconnected or dead")
+    return status
+
+
+def _resource(body: Mapping[str, JSONValue]) -> str:
+    resource = body.get("resource")
+    if not isinstance(resource, str) or not 0 < len(resource) <= MAX_ADDRESS_CHARS:
+        raise Invalid("`resource` says what is looked for")
+    return resource
+
+
+def _last_part(resource: str) -> str:
+    """`/hyperty/user/<value>`, `/<type>/<value>` → value; anything else is its own."""
+    if not resource.startswith("/"):
+        return resource
+    steps = resource.split("/", 3)
+    if len(steps) == 4 and steps[2] in ("user", "url", "name", "reporter", "guid", "idp-identifier", "userprofile"):
+        return steps[3]
+    return resource.split("/", 2)[2] if len(steps) > 2 else resource
+
+
+def _names(entry: Entry, resource: str) -> bool:
+    wanted = _last_part(resource)
+    if resource.startswith("/hyperty/") and scheme_of(str(entry["url"])) not in _HYPERTY_SCHEMES:
+        return False
+    if resource.startswith("/dataobject/") and scheme_of(str(entry["url"])) in _HYPERTY_SCHEMES:
+        return False
+    if wanted in (entry.get("user"), entry.get("guid"), entry.get("name"), entry.get("reporter"), entry["url"]):
+        return True
+    identity = entry.get("identity")
+    user = entry.get("user")
+    return (isinstance(identity, dict) and wanted in (identity.get("email"), identity.get("username"))) or (
+        isinstance(user, str) and user.startswith("user://") and user.rpartition("/")[2] == wanted
+    )
+
+
+def _fits(entry: Entry, criteria: Mapping[str, JSONValue]) -> bool:
+    for name in ("resources", "dataSchemes"):
+        wanted = criteria.get(name)
+        if wanted is None:
+            continue
+        has = entry.get(name)
+        listed = wanted if isinstance(wanted, list) else [wanted]
+        if not isinstance(has, list) or not all(one in has for one in listed):
+            return False
+    scheme = criteria.get("scheme")
+    if isinstance(scheme, str) and scheme_of(str(entry["url"])) != scheme:
+        return False
+    reporter = criteria.get("reporter")
+    return reporter is None or entry.get("reporter") == reporter

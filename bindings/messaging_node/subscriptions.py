@@ -1,0 +1,82 @@
+"""The subscription manager at `/sm`: who hears which address, in the three dialects clients speak.
+
+| dialect | members |
+| --- | --- |
+| final | `resources: [url…]` |
+| middle | `subscribe: [url…]`, `unsubscribe: [url…]` |
+| first | `resource: <obj>` and `childrenResources` or `children`: `<obj>/changes` and each child |
+
+Replies hold nothing but their code. Double and unknown subscriptions are no errors.
+"""
+
+from collections.abc import Callable, Sequence
+
+from bindings.messaging_node.connectors import OK, Body
+from bindings.messaging_node.routes import Routes, is_open
+from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.settings import NodeSettings
+from things.envelopes import Envelope, Unknown, scheme_of, texts
+from things.errors import Forbidden, Invalid
+
+Things = Callable[[str, NodeSession, bool], bool]
+"""Subscribe (or unsubscribe) a session to a Thing's address; False if the address is no Thing's."""
+
+
+class Subscriptions:
+    """Answers at `domain://msg-node.{D}/sm`."""
+
+    def __init__(self, settings: NodeSettings, routes: Routes, things: Things) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._things = things
+        self.addresses: Sequence[str] = (f"{settings.node}/sm",)
+
+    async def answer(self, envelope: Envelope, caller: NodeSession) -> Body | None:
+        match envelope.type:
+            case "subscribe":
+                addresses = self._asked(envelope, "subscribe")
+                for address in addresses:
+                    self._check(address)
+                done: list[str] = []
+                try:
+                    for address in addresses:
+                        if address in caller.subscribed:
+                            continue
+                        if not self._things(address, caller, True):
+                            self._routes.listen(address, caller)
+                        done.append(address)
+                except Exception:
+                    # All or nothing: a refusal must not leave half a subscription behind.
+                    for address in done:
+                        self._end(address, caller)
+                    raise
+                return OK
+            case "unsubscribe":
+                for address in self._asked(envelope, "unsubscribe"):
+                    self._end(address, caller)
+                return OK
+            case _:
+                raise Unknown(f"the subscription manager takes subscribe and unsubscribe, not {envelope.type!r}")
+
+    def _end(self, address: str, caller: NodeSession) -> None:
+        if not self._things(address, caller, False):
+            self._routes.unlisten(address, caller)
+
+    def _check(self, address: str) -> None:
+        if scheme_of(address) in ("domain", "global", "mn") and not is_open(address):
+            raise Forbidden(f"{address[:80]!r} is the node's own")
+
+    def _asked(self, envelope: Envelope, middle: str) -> list[str]:
+        body, limit = envelope.body, self._settings.max_addresses_per_request
+        found = texts(body.get("resources"), limit=limit) + texts(body.get(middle), limit=limit)
+        if found:
+            return found
+        resource = body.get("resource")
+        if not isinstance(resource, str):
+            raise Invalid("name the addresses in `resources`")
+        children = texts(body.get("childrenResources", body.get("children")), limit=limit)
+        found = texts([f"{resource}/changes"], limit=limit)
+        for child in children:
+            # One generation of the documents writes a child without the level between.
+            found += [f"{resource}/children/{child}", f"{resource}/{child}"]
+        return found
