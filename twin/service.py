@@ -20,6 +20,7 @@ from things.errors import (
 )
 from things.filters import MAX_FILTER_CHARS, parse_filter
 from things.identity import Principal
+from things.merge_patch import merged
 from things.messages import JSONValue, Operation
 from things.records import Entry, Value
 from things.td import ThingDescription
@@ -160,7 +161,7 @@ class DirectoryService(Service):
             before = self._standing(given)
             if before is None:
                 raise UnknownThing(thing_id)
-            td = ThingDescription.of(_merged(before.td.document, {**patch, "id": thing_id}))
+            td = ThingDescription.of(merged(before.td.document, {**patch, "id": thing_id}))
             entry = await self._directory.put(thing_id, td, agent=None, expires=before.expires)
         return _entry_document(entry)
 
@@ -411,16 +412,3 @@ def _version_document(version: TDVersion) -> dict[str, JSONValue]:
         "published": rfc3339(version.published),
         "isRemoved": version.td is None,
     }
-
-
-def _merged(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = _merged(result.get(name), value)
-    return result

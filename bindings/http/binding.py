@@ -38,7 +38,6 @@ from bindings.http.listeners import (
     TLSConnection,
     bound,
     bound_unix,
-    is_loopback,
     serving,
     url,
 )
@@ -52,6 +51,7 @@ from runtime.ports import Entry, Sink
 from things.addresses import TwinID
 from things.errors import ConfigInvalid
 from things.messages import JSONValue
+from things.network import is_loopback
 from things.td import ThingDescription
 
 log = logging.getLogger(__name__)

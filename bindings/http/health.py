@@ -4,9 +4,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bindings.http.exchange import JSON, Exchange, json_reply
-from bindings.http.listeners import is_loopback
 from bindings.http.routing import Documented, Route
 from things.errors import Unauthenticated
+from things.network import is_loopback
 
 _PROMETHEUS = "text/plain; version=0.0.4"
 

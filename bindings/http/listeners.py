@@ -14,7 +14,6 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from bindings.http.config import Address, HttpConfig
 from bindings.http.problems import document
 from things.errors import AddressInUse, ConfigInvalid
+from things.network import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -184,18 +184,6 @@ def peer_uid(transport: asyncio.BaseTransport) -> int:
     raw = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
     uid: int = _PEERCRED.unpack(raw)[1]
     return uid
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host as written in configuration, or a peer's address, is this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def bound(address: Address) -> socket.socket:

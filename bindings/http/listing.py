@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bindings.http.registration import difference
 from runtime.ports import Entry
 from things.identity import Principal
+from things.merge_patch import difference
 
 CHANGES = ("created", "updated", "deleted")
 MAX_KEPT = 1_000

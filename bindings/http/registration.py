@@ -63,27 +63,3 @@ def enriched(td: Mapping[str, Any], entry: Mapping[str, Any], *, retrieved: int)
         at = next((index for index, one in enumerate(contexts) if isinstance(one, dict)), len(contexts))
         contexts = [*contexts[:at], CONTEXT, *contexts[at:]]
     return {**td, "@context": contexts, "registration": registration}
-
-
-def merged(target: Any, patch: Any) -> Any:
-    """A JSON merge patch laid over a document (RFC 7396)."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merged(result.get(name), value)
-    return result
-
-
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch that makes `after` of `before`."""
-    patch: dict[str, Any] = {name: None for name in before if name not in after}
-    for name, value in after.items():
-        old = before.get(name)
-        if name in before and old == value:
-            continue
-        patch[name] = difference(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return patch

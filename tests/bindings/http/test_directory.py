@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from bindings.http.jsonpath import JSONPath
-from bindings.http.registration import difference, merged
 from bindings.http.search import xpath
 from tests.bindings.http.support import LAMP, Events, House, lamp_house
 from things.errors import Invalid
@@ -390,13 +389,3 @@ def test_xpath_finds_elements_by_text_and_position() -> None:
     assert xpath("/things/thing[title='B']", tds) == [tds[1]]
     assert xpath("//thing[type='Light']/title", tds) == ["B"]
     assert xpath("/things/thing[1]/title", tds) == ["A"]
-
-
-def test_a_difference_is_the_patch_that_makes_it() -> None:
-    before = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1], "g": {"x": 1}}
-    after = {"a": 1, "b": {"c": 3}, "e": [1, 2], "f": {"x": 1}, "g": {"x": 1}}
-
-    patch = difference(before, after)
-
-    assert patch == {"b": {"c": 3, "d": None}, "e": [1, 2], "f": {"x": 1}}
-    assert merged(before, patch | {"g": {}}) == after

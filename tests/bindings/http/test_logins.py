@@ -15,7 +15,7 @@ import pytest
 from authn.certificates import Certificates
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
-from bindings.http.listeners import is_loopback, peer_uid
+from bindings.http.listeners import peer_uid
 from bindings.http.tickets import Tickets, canonical
 from runtime.clocks import wall_clock
 from tests.bindings.http.support import PASSWORD, Events, House, eventually, house, lamp_house
@@ -239,24 +239,6 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         with pytest.raises(AddressInUse):
             async with house(tmp_path / "home", HttpConfig(http=taken.getsockname())):
                 pass
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("::1", True),
-        ("localhost", True),
-        ("::ffff:127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.evil.test", False),
-    ],
-)
-def test_loopback(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
 
 
 async def test_health_says_why_not_ready(tmp_path: Path) -> None:
