@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -84,7 +85,8 @@ class AgentRequest:
         return f"<AgentRequest {self.operation.value} {self.thing}/{self.name} {self.id}>"
 
 
-ActionHandler = Callable[[JsonValue, AgentRequest], Awaitable[JsonValue]]
+# The input has passed its data schema when it comes here, so a handler may name the type that schema gives it.
+ActionHandler = Callable[[Any, AgentRequest], Awaitable[JsonValue]]
 """`async (input, request) -> output`; the output goes to the caller."""
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from skep import Agent
+from skep import Agent, AgentRequest
 
 agent = Agent(os.environ["SKEP_MQTT"], "greenhouse", os.environ["SKEP_TOKEN"], ca=os.environ.get("SKEP_CA"))
 agent.expose(
@@ -18,13 +18,13 @@ agent.expose(
 
 
 @agent.action("bed-1", "water")
-async def water(litres, request):
+async def water(litres: float, request: AgentRequest) -> float:
     await request.progress(50)
     await agent.publish("bed-1", "moisture", 60 + litres)
     return litres
 
 
-async def main():
+async def main() -> None:
     async with agent:
         await agent.publish("bed-1", "moisture", 41.5)
         await asyncio.Event().wait()

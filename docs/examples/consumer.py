@@ -6,7 +6,7 @@ import os
 from skep import Consumer
 
 
-async def main():
+async def main() -> None:
     async with Consumer(os.environ["SKEP_URL"], token=os.environ["SKEP_TOKEN"], ca=os.environ["SKEP_CA"]) as consumer:
         bed = consumer.thing("dtw:greenhouse:bed-1")
         print("moisture", await bed.read("moisture"))
