@@ -162,7 +162,7 @@ async def test_a_body_at_the_limit_passes_and_one_byte_more_is_refused(lamps: Ho
         (b"1", {"content-type": "text/plain"}, 415, "unsupported-media-type"),
         (b"1", {"content-type": "application/x-www-form-urlencoded"}, 415, "unsupported-media-type"),
         (b"1", {"content-type": "application/json; charset=latin-1"}, 415, "unsupported-media-type"),
-        (gzip.compress(b"1"), {"content-encoding": "gzip"}, 415, "unsupported-media-type"),
+        (gzip.compress(b"1", mtime=0), {"content-encoding": "gzip"}, 415, "unsupported-media-type"),
         (b"1", {"idempotency-key": "x" * 129}, 400, "invalid"),
         (b"1", {"content-type": "application/json; charset=UTF-8"}, 204, None),
     ],
