@@ -27,9 +27,7 @@ class PresenceStore:
 
         def found(connection: Connection) -> dict[str, int]:
             newest = select(func.max(_PRESENCE.c.change)).group_by(_PRESENCE.c.agent)
-            rows = connection.execute(
-                select(_PRESENCE.c.agent, _PRESENCE.c.at).where(_PRESENCE.c.change.in_(newest))
-            )
-            return {agent: at for agent, at in rows}
+            rows = connection.execute(select(_PRESENCE.c.agent, _PRESENCE.c.at).where(_PRESENCE.c.change.in_(newest)))
+            return {row.agent: row.at for row in rows}
 
         return await self._database.read(found)
