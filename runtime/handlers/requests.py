@@ -57,6 +57,8 @@ class Requests:
     new_id: Callable[[], str]
     due_changed: Callable[[int | None], None]
     limits: RequestLimits
+    accepted: Callable[[LedgerRow, Message], None] = lambda row, message: None
+    """Told of each new request: who asked for what, for the audit log."""
     waiting: Waiting = field(default_factory=Waiting)
 
     async def request(self, message: Message) -> DeliveryStatus:
@@ -76,6 +78,7 @@ class Requests:
         if row.expires is not None:
             self.due_changed(row.expires)
         self.deliveries.recorded(stored)
+        self.accepted(stored, message)
         # Offered before anything else is awaited: the next request for this Thing must not overtake it.
         offered = self.deliveries.offer_new(stored)
         if message.operation is Operation.WRITE_PROPERTY and not offered:
