@@ -53,6 +53,7 @@ from runtime.lake_service import LakeService
 from runtime.ports import Directory, ProtocolBinding, Service
 from runtime.presence import Seen
 from runtime.requests_service import RequestsService
+from runtime.retention import Retention
 from runtime.sealing import Sealing
 from runtime.twins import TwinViews
 from things.addresses import Address, TwinID
@@ -250,6 +251,14 @@ class _Assembly:
             interval_s=config.history.seal_interval_s,
             rows=config.history.seal_rows,
         )
+        budget = Budget(days=config.history.keep_hot_days, bytes=config.history.keep_hot_bytes)
+        self.retention = Retention(
+            trim=lambda: twin.history.trim(budget, now=rooms.clocks.now(), sealed=self.sealing.mark),
+            lake=self.lake,
+            rules=_retention(config),
+            interval_s=config.history.retain_interval_s,
+            clocks=rooms.clocks,
+        )
         for service in self._services(views):
             self.runtime.services.add(service)
         self._bind(rooms)
@@ -332,11 +341,10 @@ class _Assembly:
         """What has to be done from time to time, for ever: expired registrations, old readings, certificates."""
         while True:
             await anyio.sleep(_HOUSE_S)
-            twin, history = self._rooms.twin, self._rooms.config.history
+            twin = self._rooms.twin
             try:
                 await twin.directory.purge_expired()
-                budget = Budget(days=history.keep_hot_days)
-                await twin.history.trim(budget, now=self._rooms.clocks.now(), sealed=self.sealing.mark)
+                await self.retention.keep()
                 if self.certificates.renew_if_due():
                     log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
             except SkepError as error:
@@ -359,7 +367,7 @@ class _Assembly:
             AuthzAdmin(authorizer, accounts=self._type_and_role, clock=rooms.clocks.now, record=self._audited),
             AuthzUser(authorizer, clock=rooms.clocks.now, record=self._audited),
             RequestsService(twin.ledger, authorizer),
-            LakeService(self.lake, self.sealing, _retention(rooms.config)),
+            LakeService(self.lake, self.sealing, self.retention.rules),
             DirectoryService(twin.directory, self._may, views.of, search),
             ValuesService(
                 twin.directory,
@@ -456,9 +464,14 @@ def _own_certificate(config: Config) -> ServerFiles | None:
 
 
 def _retention(config: Config) -> Sequence[Mapping[str, Any]]:
-    limits = {"days": config.history.keep_days, "bytes": config.history.keep_bytes}
-    rule = {name: limit for name, limit in limits.items() if limit is not None}
-    return (rule,) if rule else ()
+    """The lake's rules: one for everything, and those for single series."""
+    history = config.history
+    rules: list[dict[str, Any]] = [{"days": history.keep_days, "bytes": history.keep_bytes}]
+    rules += [
+        {"thing_id": one.thing, "name": one.name, "days": one.days, "bytes": one.bytes} for one in history.budgets
+    ]
+    said = [{name: limit for name, limit in rule.items() if limit is not None} for rule in rules]
+    return [rule for rule in said if rule]
 
 
 def _mqtt_engine(config: Config, tls: ssl.SSLContext | None, home: Path) -> Engine:

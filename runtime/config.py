@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from things.errors import ConfigInvalid, Problem
 
@@ -80,6 +80,23 @@ class Limits(Section):
     resend_unchanged: bool = Field(True, description="tell observers of values that are equal to the last one")
 
 
+class HistoryBudget(Section):
+    """What is kept of the readings of one Thing, one affordance, or one affordance of one Thing."""
+
+    thing: str | None = Field(None, description="twin id; any Thing if empty")
+    name: str | None = Field(None, description="property or event; any if empty")
+    days: float | None = Field(None, ge=1, description="readings older than this go")
+    bytes: int | None = Field(None, gt=0, description="the oldest readings above this size go")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "HistoryBudget":
+        if self.thing is None and self.name is None:
+            raise ValueError("a budget needs a thing or a name; for everything there are keep_days and keep_bytes")
+        if self.days is None and self.bytes is None:
+            raise ValueError("a budget needs days or bytes")
+        return self
+
+
 class History(Section):
     """The hot history and the lake."""
 
@@ -87,8 +104,13 @@ class History(Section):
     seal_rows: int = Field(1_000_000, ge=1, description="or when this many wait")
     lake: str | None = Field(None, description="where sealed files go: a path or filesystem URL; {home}/lake if empty")
     keep_hot_days: float = Field(7.0, gt=0, description="sealed days stay queryable without the lake this long")
-    keep_days: float | None = Field(None, gt=0, description="drop readings older than this; empty = keep")
+    keep_hot_bytes: int | None = Field(None, gt=0, description="or until hot files are larger than this; empty = any")
+    keep_days: float | None = Field(None, ge=1, description="drop readings older than this; empty = keep")
     keep_bytes: int | None = Field(None, gt=0, description="drop the oldest readings above this size; empty = keep")
+    budgets: tuple[HistoryBudget, ...] = Field(
+        (), description="other limits for single Things and affordances, by `[[history.budgets]]` tables"
+    )
+    retain_interval_s: float = Field(21_600.0, gt=0, description="how often sealed readings beyond their limits go")
 
 
 class Security(Section):

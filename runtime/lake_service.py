@@ -61,7 +61,7 @@ class Retain(Input):
 
 
 class Plan(Input):
-    """Rules to try; the configured ones if none are given."""
+    """Rules to try; the configured ones if none are given. What is due under them is counted too."""
 
     rules: list[Rule] = Field(default_factory=list, max_length=1_000)
 
@@ -111,7 +111,12 @@ class LakeService:
         return _report(await self._lake.status())
 
     async def _plan(self, given: Plan, _principal: Principal) -> JSONValue:
-        return _report(await self._lake.plan(_rules(given.rules) or self._rules))
+        rules = _rules(given.rules) or self._rules
+        report = {**await self._lake.plan(rules), "rules": [dict(rule) for rule in rules]}
+        if rules:
+            due = await self._lake.retain(rules, dry_run=True)
+            report |= {"due_rows": due["rows"], "due_days": len(due["days"])}
+        return _report(report)
 
     async def _verify(self, given: Verify, _principal: Principal) -> JSONValue:
         return _report(await self._lake.verify(quarantine=given.quarantine))

@@ -75,7 +75,16 @@ def seal(access: Access) -> None:
 @access_options
 def plan(access: Access) -> None:
     """Predict how large the history grows, and what retention will drop."""
-    _print(access, _call(access, "plan"))
+    found = _call(access, "plan")
+    if access.json or not isinstance(found, dict):
+        print_json(found)
+        return
+    rules = found.pop("rules", None)
+    _print(access, found)
+    if isinstance(rules, list):
+        columns = ("thing_id", "name", "days", "bytes")
+        kept = [[rule.get(column) for column in columns] for rule in rules if isinstance(rule, dict)]
+        print_table(("thing", "name", "days", "bytes"), kept, empty="everything is kept")
 
 
 @history.command()

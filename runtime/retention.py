@@ -1,0 +1,50 @@
+"""When old readings go: hot files by housekeeping, sealed ones by the configured rules, neither by a clock that jumped.
+
+A clock that was set while the runtime ran says nothing reliable about age; nothing goes until it agrees again with the
+time that has passed, or until the next start.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.core import Clocks
+from runtime.lake_service import LakeKeeper
+
+log = logging.getLogger(__name__)
+
+MAX_DRIFT_US = 5 * 60 * 1_000_000
+"""What the wall clock may differ from the time that has passed; more is a jump."""
+
+
+@dataclass(slots=True)
+class Retention:
+    """Keeps one gateway's history within its budgets; `keep` is called every now and then."""
+
+    trim: Callable[[], Awaitable[object]]
+    """Lets hot files go that are beyond their budget and sealed."""
+    lake: LakeKeeper
+    rules: Sequence[Mapping[str, Any]]
+    interval_s: float
+    clocks: Clocks
+    _next: int = 0
+    _is_paused: bool = False
+
+    async def keep(self) -> None:
+        """Let go what is due. Raises SkepError; the next call tries again."""
+        drift = abs(self.clocks.now() - self.clocks.steady())
+        if drift > MAX_DRIFT_US:
+            if not self._is_paused:
+                log.warning("retention is paused: the clock jumped", extra={"seconds": drift / 1_000_000})
+            self._is_paused = True
+            return
+        self._is_paused = False
+        await self.trim()
+        now = self.clocks.steady()
+        if not self.rules or now < self._next:
+            return
+        report = await self.lake.retain(self.rules)
+        self._next = now + round(self.interval_s * 1_000_000)
+        if report["rows"]:
+            log.info("old readings are gone", extra={"rows": report["rows"], "days": len(report["days"])})
