@@ -100,6 +100,9 @@ class HistoryBudget(Section):
 class History(Section):
     """The hot history and the lake."""
 
+    durable: bool = Field(
+        True, description="acknowledge when the row is synced; false: when accepted in memory, and sync now and then"
+    )
     seal_interval_s: float = Field(3_600.0, gt=0, description="rows are sealed to Parquet this often")
     seal_rows: int = Field(1_000_000, ge=1, description="or when this many wait")
     lake: str | None = Field(None, description="where sealed files go: a path or filesystem URL; {home}/lake if empty")
@@ -131,7 +134,8 @@ class MessagingNode(Section):
     domain: str = Field("localhost", description="the domain in the node's addresses")
     open: bool = Field(False, description="admit runtimes without an account, on loopback listeners only")
     compatible: bool = Field(
-        False, description="no ownership of addresses, and learn those only seen as senders: for clients that rely on it"
+        False,
+        description="no ownership of addresses, and learn those only seen as senders: for clients that rely on it",
     )
     resume_s: float = Field(120.0, ge=0, description="how long a session outlives its connection")
     registration_s: int = Field(3_600, ge=1, description="longest life of a registration without keep-alive")

@@ -87,6 +87,7 @@ class Runtime:
         describe: Callable[[str, Principal], Publication | None],
         assess: Assess = lambda reading, message: 0,
         presence_recorded: Callable[[str, Seen], None] = lambda agent, seen: None,
+        request_accepted: Callable[[LedgerRow, Message], None] = lambda row, message: None,
     ) -> None:
         self._config = config
         self._stores = stores
@@ -145,6 +146,7 @@ class Runtime:
                 max_waiting_per_agent=config.requests.max_waiting_per_agent,
                 max_waiting_per_caller=config.requests.max_waiting_per_caller,
             ),
+            accepted=request_accepted,
         )
         self._telemetry = Telemetry(
             directory=stores.directory,
@@ -154,6 +156,7 @@ class Runtime:
             assess=assess,
             metrics=self.metrics,
             resend_unchanged=config.limits.resend_unchanged,
+            is_durable=config.history.durable,
         )
         self._router = self._routed(authorizer)
 
@@ -225,6 +228,10 @@ class Runtime:
 
     async def handle(self, message: Message) -> DeliveryStatus:
         return await self._router(message)
+
+    def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
+        self._router.judge(message)
+        return self._telemetry.store(message, then)
 
     async def final(self, request_id: str, wait_s: float) -> DeliveryStatus | None:
         return await self._replies.final(request_id, min(wait_s, MAX_WAIT_S))

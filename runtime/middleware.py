@@ -4,12 +4,13 @@ Repeated requests are recognised where they are stored (ledger, history), so tha
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from runtime.metrics import Metrics
 from runtime.ports import Authorizer, Directory, Handler, Middleware
 from runtime.rate import Rates
+from runtime.router import JUDGED
 from runtime.services import Services, is_service
 from things.addresses import Address, Kind, TwinID
 from things.decisions import Context, Decision
@@ -34,25 +35,39 @@ KIND_OF: Mapping[Operation, Kind] = {
 def traced(metrics: Metrics) -> Middleware:
     """Counts every message; logs refusals at info and the unexpected with its traceback, once."""
 
-    async def trace(message: Message, next_: Handler) -> DeliveryStatus:
+    def refused(message: Message, error: SkepError) -> None:
+        metrics.refused[message.operation, error.code] += 1
+        log.info(
+            "refused",
+            extra={
+                "code": error.code,
+                "operation": message.operation,
+                "sender": message.sender_id,
+                "thing": message.thing_id,
+                "affordance": message.name,
+                "binding": message.origin.binding,
+            },
+        )
+
+    async def answered(message: Message, answer: Awaitable[DeliveryStatus]) -> DeliveryStatus:
         try:
-            status = await next_(message)
+            status = await answer
         except SkepError as error:
-            metrics.refused[message.operation, error.code] += 1
-            log.info(
-                "refused",
-                extra={
-                    "code": error.code,
-                    "operation": message.operation,
-                    "sender": message.sender_id,
-                    "thing": message.thing_id,
-                    "affordance": message.name,
-                    "binding": message.origin.binding,
-                },
-            )
+            refused(message, error)
             raise
         metrics.handled[message.operation] += 1
         return status
+
+    def trace(message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
+        try:
+            answer = next_(message)
+        except SkepError as error:
+            refused(message, error)
+            raise
+        if answer is JUDGED:
+            metrics.handled[message.operation] += 1
+            return answer
+        return answered(message, answer)
 
     return trace
 
@@ -60,9 +75,9 @@ def traced(metrics: Metrics) -> Middleware:
 def rated(rates: Rates) -> Middleware:
     """Refuses what goes over the sender's budget of messages."""
 
-    async def rate(message: Message, next_: Handler) -> DeliveryStatus:
+    def rate(message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
         rates.spend(message.principal)
-        return await next_(message)
+        return next_(message)
 
     return rate
 
@@ -80,7 +95,7 @@ class Authorize:
     """Carries out the obligations of an allowed decision; None knows none, so such decisions deny."""
     _known: frozenset[str] = field(default=frozenset({"log"}))
 
-    async def __call__(self, message: Message, next_: Handler) -> DeliveryStatus:
+    def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
         operation, address = self._asked(message)
         context = self._context(message, address) if self.authorizer.is_conditional else None
         decision = self.authorizer.decide(message.principal, operation, address, context)
@@ -88,10 +103,12 @@ class Authorize:
             self._refuse(message, address)
         if decision.obligations:
             self._oblige(message, decision)
-        return await next_(message)
+        return next_(message)
 
     def _asked(self, message: Message) -> tuple[Operation, Address]:
         operation = message.operation
+        if operation is Operation.PUBLISH_EVENT or operation is Operation.PUBLISH_PROPERTY:
+            return operation, Address(message.thing_id, KIND_OF[operation], message.name or None)
         if operation in (Operation.CALL_RPC, Operation.INVOKE_ACTION):
             service = self.services.get(message.thing_id)
             if service is not None:
@@ -161,7 +178,7 @@ class Validate:
 
     directory: Directory
 
-    async def __call__(self, message: Message, next_: Handler) -> DeliveryStatus:
+    def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
         match message.operation:
             case Operation.PUBLISH_EVENT | Operation.PUBLISH_PROPERTY:
                 self._published(message)
@@ -171,7 +188,7 @@ class Validate:
                 self._requested(message)
             case _:
                 pass
-        return await next_(message)
+        return next_(message)
 
     def _published(self, message: Message) -> None:
         entry = self.directory.get(message.thing_id)

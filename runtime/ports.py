@@ -192,6 +192,12 @@ class Sink(Protocol):
         Raises SkepError for refusals."""
         ...
 
+    def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
+        """`handle` for one event or property value, without a task: judged at once. Raises SkepError for refusals.
+        True: `then` runs in the loop, once, when it is committed (None) or with why it could not be; False: there is
+        nothing to wait for."""
+        ...
+
     async def final(self, request_id: str, wait_s: float) -> DeliveryStatus | None:
         """The final status of a request of any kind, or None when the wait ends first; the request goes on."""
         ...

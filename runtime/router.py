@@ -1,6 +1,7 @@
 """Operation → handler, with the middleware folded around each handler once."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
 
 from runtime.ports import Handler, Middleware
 from things.delivery import DeliveryStatus
@@ -13,6 +14,8 @@ class Router:
 
     def __init__(self, handlers: Mapping[Operation, Handler], middleware: Sequence[Middleware]) -> None:
         self._middleware = tuple(middleware)
+        self.judge: Callable[[Message], object] = self._folded(_judged)
+        """Passes a message through the middleware and no further; raises what it refuses with."""
         self._handlers = {operation: self._folded(handler) for operation, handler in handlers.items()}
 
     def __call__(self, message: Message) -> Awaitable[DeliveryStatus]:
@@ -25,16 +28,27 @@ class Router:
         """Take on one more operation, behind the same middleware; done before bindings start."""
         self._handlers[operation] = self._folded(handler)
 
-    async def judge(self, message: Message, accepted: Handler) -> DeliveryStatus:
-        """Pass a message through the middleware to another end: for batches, which are stored together."""
-        return await self._folded(accepted)(message)
-
     def _folded(self, handler: Handler) -> Handler:
         for layer in reversed(self._middleware):
-            handler = _wrapped(layer, handler)
+            # Not async: a coroutine that only awaits another one would be paid for by every message.
+            handler = partial(_passed, layer, handler)
         return handler
 
 
-def _wrapped(layer: Middleware, next_: Handler) -> Handler:
-    # Not async: a coroutine that only awaits another one would be paid for by every message.
-    return lambda message: layer(message, next_)
+class _Judged:
+    """The end of a message that was only judged: no status will come."""
+
+    def __await__(self) -> Generator[None, None, DeliveryStatus]:
+        raise SkepError("only judged")
+        yield
+
+
+JUDGED = _Judged()
+
+
+def _judged(message: Message) -> Awaitable[DeliveryStatus]:
+    return JUDGED
+
+
+def _passed(layer: Middleware, next_: Handler, message: Message) -> Awaitable[DeliveryStatus]:
+    return layer(message, next_)

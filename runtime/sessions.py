@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from runtime.metrics import Metrics
 from runtime.ports import Authorizer, Directory, Ledger, Pattern, Publication, Session, ValueStore
-from runtime.subscriptions import Subscriptions
+from runtime.subscriptions import Subscriptions, Tags
 from things.addresses import Address, Kind, TwinID, is_twin
 from things.delivery import DeliveryStatus
 from things.errors import Forbidden, QueueFull
@@ -30,6 +30,11 @@ SEEN_AS: dict[Kind, Operation] = {
 """The operation that receiving a publication of each kind amounts to."""
 
 _REPLAY_PAGE = 200
+MAX_AUDIENCES = 20_000
+"""Series and receivers whose match and decision are remembered, together."""
+
+_Audience = Sequence[tuple[Session, Tags]]
+_Series = tuple[str, Kind, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +87,10 @@ class LiveSessions:
     _live: dict[Session, Live] = field(default_factory=dict)
     _accounts: dict[str, dict[Session, Live]] = field(default_factory=dict)
     _subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    _audiences: dict[_Series, _Audience] = field(default_factory=dict)
+    """Who asked for a series and may see it; forgotten whenever subscriptions, sessions or rights change."""
+    _audiences_room: int = MAX_AUDIENCES
+    _audiences_version: int = -1
 
     # ------------------------------------------------------------ coming and going
 
@@ -103,7 +112,9 @@ class LiveSessions:
         del mine[session]
         if not mine:
             del self._accounts[account]
-        self._subscriptions.remove_all(session)
+        if self._subscriptions.count(session):
+            self._subscriptions.remove_all(session)
+            self._forget_audiences()
         self.metrics.sessions[session.binding] -= 1
         if live.takes_requests and self.watch:
             live.takes_requests = False
@@ -114,6 +125,7 @@ class LiveSessions:
         if principal.account != live.principal.account:
             raise Forbidden("a session cannot change its account")
         live.principal = principal
+        self._forget_audiences()
 
     def of_account(self, account: str) -> Sequence[Session]:
         """Sessions of an account, oldest first."""
@@ -137,26 +149,26 @@ class LiveSessions:
         if not self._could_see(live.principal, pattern):
             raise Forbidden("nothing that matches may be seen")
         self._subscriptions.add(session, pattern, tag)
+        self._forget_audiences()
 
     def unsubscribe(self, session: Session, pattern: Pattern, tag: object) -> bool:
+        self._forget_audiences()
         return self._subscriptions.remove(session, pattern, tag)
 
     def publish(self, publication: Publication) -> None:
         """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
-        matches = self._subscriptions.match(publication)
-        if not matches:
+        audience = self._audience(publication)
+        if not audience:
             return
-        address = Address(publication.thing_id, publication.kind, publication.name)
-        operation = SEEN_AS[publication.kind]
-        decide = self.authorizer.decide
-        delivered = 0
-        for session, tags in tuple(matches.items()):
-            live = self._live.get(session)
-            if live is None or not decide(live.principal, operation, address).allowed:
+        is_td = publication.kind is Kind.TD and bool(publication.payload)
+        live, delivered = self._live, 0
+        for session, tags in audience:
+            # One delivery may end other sessions.
+            if session not in live:
                 continue
             shown = publication
-            if publication.kind is Kind.TD and publication.payload:
-                trimmed = self.describe(publication.thing_id, live.principal)
+            if is_td:
+                trimmed = self.describe(publication.thing_id, live[session].principal)
                 if trimmed is None:
                     continue
                 shown = trimmed
@@ -166,6 +178,41 @@ class LiveSessions:
             except Exception:
                 log.exception("delivery failed", extra={"session": session.session_id, "binding": session.binding})
         self.metrics.delivered += delivered
+
+    def _audience(self, publication: Publication) -> _Audience:
+        """The sessions that asked for a publication and may see it. Remembered by series while no decision can hang
+        on its context."""
+        series = (publication.thing_id, publication.kind, publication.name)
+        authorizer = self.authorizer
+        if authorizer.is_conditional:
+            return self._permitted(publication)
+        if self._audiences_version != authorizer.version:
+            self._forget_audiences()
+            self._audiences_version = authorizer.version
+        known = self._audiences.get(series)
+        if known is None:
+            known = self._permitted(publication)
+            cost = 1 + len(known)
+            if cost > self._audiences_room:
+                self._forget_audiences()
+            if cost <= self._audiences_room:
+                self._audiences_room -= cost
+                self._audiences[series] = known
+        return known
+
+    def _permitted(self, publication: Publication) -> _Audience:
+        address = Address(publication.thing_id, publication.kind, publication.name)
+        operation, decide = SEEN_AS[publication.kind], self.authorizer.decide
+        return tuple(
+            (session, tags)
+            for session, tags in self._subscriptions.match(publication).items()
+            if (live := self._live.get(session)) is not None and decide(live.principal, operation, address).allowed
+        )
+
+    def _forget_audiences(self) -> None:
+        if self._audiences:
+            self._audiences.clear()
+            self._audiences_room = MAX_AUDIENCES
 
     def latest(self, principal: Principal, pattern: Pattern) -> Iterator[Publication]:
         for thing_id in self._things_matching(pattern):

@@ -60,6 +60,7 @@ async def open_twin(
     database_url: str | None = None,
     reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     checkpoint_s: float = CHECKPOINT_S,
+    durable_history: bool = True,
 ) -> AsyncIterator[Twin]:
     """Open the stores of a home. Raises StorageDamaged for what cannot be trusted, StorageFailed, StorageFull."""
     reserve = Reserve(home / "reserve", reserve_bytes)
@@ -69,7 +70,9 @@ async def open_twin(
         database = await stack.enter_async_context(
             open_database(home / "twin.db", MIGRATIONS, database_url=database_url, reserve=reserve)
         )
-        history = await stack.enter_async_context(open_history(home / "history", reserve=reserve))
+        history = await stack.enter_async_context(
+            open_history(home / "history", reserve=reserve, durable=durable_history)
+        )
         directory = await DirectoryStore.load(database, clock)
         values = await LatestValues.load(database, history.read, lambda thing_id: directory.get(thing_id) is not None)
         twin = Twin(

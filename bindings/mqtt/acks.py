@@ -60,9 +60,8 @@ class Acknowledgements:
         else:
             future = self._start(answer if isinstance(answer, CoroutineType) else _run(answer))
         self._queue.append((future, qos, packet_id))
-        if future.done():
-            self._advance(future)
-        else:
+        # Only the head is waited for: whatever is done behind it follows in the same step.
+        if len(self._queue) == 1:
             future.add_done_callback(self._advance)
 
     async def settled(self) -> None:
@@ -74,7 +73,11 @@ class Acknowledgements:
 
     def _advance(self, _done: "asyncio.Future[Outcome]") -> None:
         queue = self._queue
-        while queue and queue[0][0].done():
+        while queue:
+            head = queue[0][0]
+            if not head.done():
+                head.add_done_callback(self._advance)
+                break
             self._settle(*queue.popleft())
         if not queue and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

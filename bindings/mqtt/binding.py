@@ -5,10 +5,12 @@ message for the sink; its answer becomes the acknowledgement: refused for good (
 of MQTT 3.1.1 clients), or raised when the same publish may succeed later, so that it is not acknowledged at all.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import anyio
 from anyio.abc import TaskStatus
@@ -57,7 +59,7 @@ from things.addresses import TwinID
 from things.errors import Forbidden, Invalid, Malformed, SkepError, Unauthenticated
 from things.identity import AccountType, Principal
 from things.jsontext import MAX_MESSAGE_BYTES, decode, encode
-from things.messages import JSONValue, Message, Operation, Origin
+from things.messages import JSONValue, Message, Operation
 from things.td import ThingDescription
 from things.times import parse_time
 
@@ -67,7 +69,19 @@ FIGURES_EVERY_S = 10.0
 TOKEN_METHOD = "token"
 """The one MQTT 5 authentication method: the data is an access or long-lived token."""
 
+MAX_TARGETS = 4_096
+"""Topics of values whose meaning is remembered: agents say the same ones again and again."""
+
 _AGENT_TOPICS = (PublishEvent, PublishProperty, PublishProperties, PublishTD, PublishBatch, ReportStatus)
+
+
+class Target(NamedTuple):
+    """What a topic of values means."""
+
+    operation: Operation
+    thing_id: str
+    thing: str
+    name: str
 
 
 class MqttBinding:
@@ -94,6 +108,8 @@ class MqttBinding:
         self._encoder = Encoder()
         self._clients: dict[Link, ClientSession] = {}
         self._marks = marks or InboxMarks()
+        self._targets: dict[tuple[str, str], Target] = {}
+        self._accepted: asyncio.Future[Outcome]
         self._received = self._refused = 0
         self.addresses: Sequence[tuple[str, int]] = ()
         """(host, port) of each listener; set when serving."""
@@ -104,6 +120,8 @@ class MqttBinding:
         """Serve until cancelled; reports started when every listener is up."""
         self._sink = sink
         self._groups = Groups(sink.sessions, sink.new_id)
+        self._accepted = asyncio.get_running_loop().create_future()
+        self._accepted.set_result(ACCEPTED)
         try:
             await self._served(task_status)
         finally:
@@ -255,9 +273,76 @@ class MqttBinding:
 
     def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         self._received += 1
-        return self._taken(self._clients.get(link), link, message)
+        session = self._clients.get(link)
+        if session is not None:
+            account = session.principal.account
+            target = self._targets.get((account, message.topic)) or self._target(account, message.topic)
+            if target is not None and session.order.may_pass(target.thing):
+                return self._stored(session, link, message, target)
+            session.order.unstarted += 1
+        return self._taken(session, link, message)
+
+    def _target(self, account: str, text: str) -> Target | None:
+        """What an account's topic means, if it is one of a value: those are by far the most."""
+        try:
+            topic = parse_topic(text, account)
+        except SkepError:
+            return None
+        if not isinstance(topic, PublishEvent | PublishProperty):
+            return None
+        operation = Operation.PUBLISH_EVENT if isinstance(topic, PublishEvent) else Operation.PUBLISH_PROPERTY
+        if len(self._targets) >= MAX_TARGETS:
+            self._targets.clear()
+        target = Target(operation, str(TwinID(topic.agent, topic.thing)), topic.thing, topic.name)
+        self._targets[account, text] = target
+        return target
+
+    def _stored(
+        self, session: ClientSession, link: Link, publish: Publish, target: Target
+    ) -> "asyncio.Future[Outcome]":
+        """Store one value; in one step and without a task, since nothing but the commit is waited for."""
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        payload, error = publish.payload, None
+        try:
+            # An event may come without data; a property is nothing without its value.
+            has_data = bool(payload) or target.operation is Operation.PUBLISH_PROPERTY
+            data = _json(payload) if has_data else None
+            message = self._message(session, publish, target.operation, target.thing_id, target.name, data)
+            if not self._sink.store(message, partial(self._committed, session, link, publish, answer)):
+                return self._accepted
+        except Exception as raised:
+            error = raised
+        if error is None:
+            session.order.begun(answer)
+        else:
+            self._committed(session, link, publish, answer, error)
+        return answer
+
+    def _committed(
+        self,
+        session: ClientSession,
+        link: Link,
+        publish: Publish,
+        answer: "asyncio.Future[Outcome]",
+        error: BaseException | None,
+    ) -> None:
+        session.order.ended(answer)
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(ACCEPTED)
+            return
+        if not isinstance(error, SkepError):
+            log.error("publish failed", extra={"account": link.principal.account}, exc_info=error)
+            error = SkepError()
+        try:
+            answer.set_result(self._refuse(session, link, publish, error))
+        except SkepError as refusal:
+            answer.set_exception(refusal)
 
     async def _taken(self, session: ClientSession | None, link: Link, publish: Publish) -> Outcome:
+        if session is not None:
+            session.order.unstarted -= 1
         try:
             if session is None:
                 raise Forbidden
@@ -289,6 +374,7 @@ class MqttBinding:
         topic = parse_topic(publish.topic, session.principal.account)
         match topic:
             case PublishEvent() | PublishProperty():
+                # Only those that wait for their TD come here; `received` stores the others.
                 with session.order.storing():
                     await session.order.described(topic.thing)
                     await self._publish(session, publish, topic)
@@ -350,7 +436,7 @@ class MqttBinding:
             publish.payload,
             session.principal,
             received=self._sink.clock(),
-            origin=self._origin(session),
+            origin=session.origin,
             durable=publish.qos > 0,
         )
         result = await self._sink.batch(batch.messages)
@@ -410,7 +496,10 @@ class MqttBinding:
         *,
         correlation: str | None = None,
     ) -> Message:
-        created = _property(publish, "created")
+        message_id = created = None
+        if publish.user_properties:
+            message_id = checked_message_id(_property(publish, "messageID"))
+            created = _property(publish, "created")
         return Message(
             operation=operation,
             principal=session.principal,
@@ -418,17 +507,14 @@ class MqttBinding:
             name=name,
             data=data,
             has_data=bool(publish.payload),
-            message_id=checked_message_id(_property(publish, "messageID")),
+            message_id=message_id,
             created=parse_time(created) if created is not None else None,
             received=self._sink.clock(),
             expires_in_s=publish.expiry_s,
             correlation=correlation,
             durable=publish.qos > 0,
-            origin=self._origin(session),
+            origin=session.origin,
         )
-
-    def _origin(self, session: ClientSession) -> Origin:
-        return Origin(binding=self.name, session_id=session.session_id, source=session.source)
 
     # ------------------------------------------------------------ figures
 

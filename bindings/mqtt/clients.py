@@ -27,6 +27,7 @@ from things.documents import status_document
 from things.errors import Forbidden, SkepError
 from things.identity import AccountType, Principal, Role
 from things.jsontext import encode
+from things.messages import Origin
 from things.times import rfc3339
 
 BINDING = "mqtt"
@@ -98,6 +99,7 @@ class ClientSession:
         self.session_id = session_id
         self.principal: Principal = link.principal
         self.source = link.source
+        self.origin = Origin(binding=BINDING, session_id=session_id, source=link.source)
         self.link = link
         self.order = Order()
         self.confirmed: int | None = None

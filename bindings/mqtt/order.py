@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -20,12 +21,26 @@ class _Turn:
 class Order:
     """The order of one client's publishes; everything here returns at once unless there is something to wait for."""
 
-    __slots__ = ("_reporting", "_storing", "_turns")
+    __slots__ = ("_reporting", "_storing", "_turns", "unstarted")
 
     def __init__(self) -> None:
-        self._storing: set[asyncio.Future[None]] = set()
+        self.unstarted = 0
+        """Publishes whose handling is a task that has not begun, so that what it waits for is not known yet."""
+        self._storing: set[asyncio.Future[Any]] = set()
         self._reporting = asyncio.Lock()
         self._turns: dict[str, _Turn] = {}
+
+    def may_pass(self, thing: str) -> bool:
+        """Whether a value of the Thing need not wait: not for its TD, nor for what has not even begun."""
+        return not self.unstarted and thing not in self._turns
+
+    def begun(self, stored: "asyncio.Future[Any]") -> None:
+        """Something is being stored until `ended`, or until the future is done."""
+        self._storing.add(stored)
+
+    def ended(self, stored: "asyncio.Future[Any]") -> None:
+        """It is stored, or never will be."""
+        self._storing.discard(stored)
 
     @contextmanager
     def storing(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Events and property values: stored first, then the latest value, then everyone who asked for it.
 
-The history row is the commit. A publication without guarantee is answered before it, and still reaches subscribers only
-after it, so that an id somebody has seen can always be replayed.
+The history row is the commit. A publication without guarantee is answered before it (all are, where the configuration
+says that history is not durable), and still reaches subscribers only after it, so that an id somebody has seen can
+always be replayed.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from runtime.metrics import Metrics
 from runtime.ports import (
@@ -16,7 +18,6 @@ from runtime.ports import (
     BatchResult,
     Directory,
     History,
-    Middleware,
     Publication,
     Reading,
     Value,
@@ -53,30 +54,45 @@ class Telemetry:
     assess: Assess
     metrics: Metrics
     resend_unchanged: bool = True
+    is_durable: bool = True
+    """False: nobody waits for a commit."""
 
     async def __call__(self, message: Message) -> DeliveryStatus:
-        reading = self._reading(message)
-        # What follows the commit hangs on it and not on the caller, who may be gone by then.
         known: Future[None] = asyncio.get_running_loop().create_future()
-        self.history.append((reading,)).add_done_callback(lambda done: self._settled(message, reading, done, known))
-        if message.durable:
+
+        def then(error: BaseException | None) -> None:
+            # What follows the commit hangs on it and not on the caller, who may be gone by then.
+            if known.done():
+                return
+            if error is None:
+                known.set_result(None)
+            else:
+                known.set_exception(error)
+
+        if self.store(message, then):
             await known
         return DeliveryStatus(
             request_id=message.message_id or "", state=State.COMPLETED, caller_ref=message.correlation
         )
 
-    async def batch(self, messages: Sequence[Message], judge: Middleware) -> BatchResult:
+    def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
+        """Store a message that was judged. True: `then` is called in the loop when it is committed, or with why it is
+        not; False: nobody needs to wait."""
+        reading = self._reading(message)
+        waits = message.durable and self.is_durable
+        self.history.append((reading,)).add_done_callback(
+            partial(self._settled, message, reading, then if waits else None)
+        )
+        return waits
+
+    async def batch(self, messages: Sequence[Message], judge: Callable[[Message], object]) -> BatchResult:
         """Judge every message by `judge` (the middleware), store the valid ones in one transaction."""
         accepted: list[tuple[Message, Reading]] = []
         rejected: list[tuple[int, str | None, str]] = []
-
-        async def collect(message: Message) -> DeliveryStatus:
-            accepted.append((message, self._reading(message)))
-            return DeliveryStatus(request_id="", state=State.COMPLETED)
-
         for index, message in enumerate(messages):
             try:
-                await judge(message, collect)
+                judge(message)
+                accepted.append((message, self._reading(message)))
             except SkepError as error:
                 rejected.append((index, message.message_id, error.code))
         duplicates = 0
@@ -112,20 +128,24 @@ class Telemetry:
         return replace(reading, quality=quality) if quality else reading
 
     def _settled(
-        self, message: Message, reading: Reading, done: "Future[Sequence[Appended]]", known: "Future[None]"
+        self,
+        message: Message,
+        reading: Reading,
+        then: Callable[[BaseException | None], None] | None,
+        done: "Future[Sequence[Appended]]",
     ) -> None:
         error = Unavailable("the history is closing") if done.cancelled() else done.exception()
         if error is None:
-            self._committed(message, reading, done.result()[0])
-        elif not message.durable:
+            try:
+                self._committed(message, reading, done.result()[0])
+            except Exception:
+                # It is stored all the same, and whoever waits for that is to hear of it.
+                log.exception("a stored publication was not passed on", extra={"thing": message.thing_id})
+        elif then is None:
             self.metrics.lost_undurable += 1
             log.warning("publication without guarantee lost", extra={"thing": message.thing_id})
-        if known.done():
-            return
-        if error is None or not message.durable:
-            known.set_result(None)
-        else:
-            known.set_exception(error)
+        if then is not None:
+            then(error)
 
     def _committed(self, message: Message, reading: Reading, appended: Appended) -> None:
         if appended.duplicate:

@@ -96,11 +96,12 @@ def create(folder: Path, day: str, first: int) -> DayFile:
     return DayFile(path=path, day=day, first=first, last=first - 1)
 
 
-def writer(file: DayFile) -> sqlite3.Connection:
-    """A connection that adds rows: WAL, every commit synced."""
+def writer(file: DayFile, *, durable: bool = True) -> sqlite3.Connection:
+    """A connection that adds rows: WAL, every commit synced; not `durable`: synced when the WAL is folded in, so that
+    a power cut may take the newest commits but leaves a whole file."""
     connection = sqlite3.connect(file.path, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
     connection.execute("PRAGMA wal_autocheckpoint=4000")
     return connection
 

@@ -45,7 +45,7 @@ class QualityWatch:
         if series is None or series.td_version != entry.version:
             series = self._seen(key, reading, entry.td, entry.version, series)
         flags = series.judged(message.data) | series.compared(reading, has_source_time=message.created is not None)
-        return int(flags)
+        return int(flags) if flags else 0
 
     def _seen(
         self, key: _Key, reading: Reading, td: ThingDescription, version: int, before: "_Series | None"
@@ -105,20 +105,21 @@ class _Series:
         """Go on from the latest value after a restart."""
         self.created, self.payload, self.equal_since = latest.created, latest.payload, latest.received
 
-    def judged(self, value: JSONValue) -> Quality:
+    def judged(self, value: JSONValue) -> int:
         """Against the TD."""
         if not self.known:
             return Quality.NOT_IN_TD
-        flags = Quality(0)
+        flags = 0
         if self.is_valid is not None and not self.is_valid(value):
             flags |= Quality.RANGE if _is_of(value, self.declared) else Quality.TYPE
         if self.unit is not None and isinstance(value, dict) and value.get("unit", self.unit) != self.unit:
             flags |= Quality.UNIT
         return flags
 
-    def compared(self, reading: Reading, *, has_source_time: bool) -> Quality:
+    def compared(self, reading: Reading, *, has_source_time: bool) -> int:
         """Against what came before, which it then becomes part of."""
-        flags = Quality(0) if reading.source_time is None else Quality.FUTURE
+        # Plain integers: combining members of an enum costs more than everything else here.
+        flags = 0 if reading.source_time is None else int(Quality.FUTURE)
         created, last = reading.created, self.created
         if last is not None and created < last:
             # Late rows say nothing about the present, so nothing is remembered of them.

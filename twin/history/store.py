@@ -51,15 +51,24 @@ class Gone(NamedTuple):
 class HistoryStore:
     """Hot history in one folder; made by `open_history`."""
 
-    def __init__(self, folder: Path, found: list[DayFile], damaged: list[Path], reserve: Reserve | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        found: list[DayFile],
+        damaged: list[Path],
+        reserve: Reserve | None,
+        *,
+        durable: bool = True,
+    ) -> None:
         self._folder = folder
+        self._durable = durable
         self._files = found
         self._damaged = damaged
         self._limiter = anyio.CapacityLimiter(READERS)
         self._promised = files.promised_row_id(folder)
         self._last = max((file.last for file in found), default=0)
-        if damaged:
-            # The newest ids may be in the file that was set aside.
+        if damaged or not durable:
+            # The newest ids may be in the file that was set aside, or have been lost with the power.
             self._last = max(self._last, self._promised)
         self._gone_created = files.gone_created(folder)
         self._has_hole = files.has_set_aside(folder)
@@ -331,7 +340,7 @@ class HistoryStore:
         self._open_for_writing()
 
     def _open_for_writing(self) -> None:
-        connection = files.writer(self._files[-1])
+        connection = files.writer(self._files[-1], durable=self._durable)
         self._keys = {
             (thing_id, kind, name): key
             for key, thing_id, kind, name in connection.execute("SELECT key, thing_id, kind, name FROM keys")
@@ -363,15 +372,18 @@ class _Group:
 
 
 @asynccontextmanager
-async def open_history(folder: Path, *, reserve: Reserve | None = None) -> AsyncIterator[HistoryStore]:
-    """Open the history in `folder`, made if absent. Damaged files are set aside and listed in `damaged`."""
+async def open_history(
+    folder: Path, *, reserve: Reserve | None = None, durable: bool = True
+) -> AsyncIterator[HistoryStore]:
+    """Open the history in `folder`, made if absent. Damaged files are set aside and listed in `damaged`. Not `durable`:
+    commits survive the process, but not all of them a power cut."""
 
     def opened() -> tuple[list[DayFile], list[Path]]:
         folder.mkdir(parents=True, exist_ok=True)
         return files.found_files(folder)
 
     found, damaged = await anyio.to_thread.run_sync(opened)
-    store = HistoryStore(folder, found, damaged, reserve)
+    store = HistoryStore(folder, found, damaged, reserve, durable=durable)
     try:
         yield store
     finally:

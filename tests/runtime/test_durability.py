@@ -1,0 +1,115 @@
+"""What the acknowledgement of a value waits for: its commit, unless the configuration gives up on that."""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from runtime.handlers.telemetry import Telemetry
+from runtime.metrics import Metrics
+from runtime.ports import Appended, HistoryQuery, Publication, Reading, Row
+from tests.runtime.doubles import agent_principal
+from tests.runtime.harness import House, house
+from things.addresses import Kind
+from things.errors import StorageFull
+from things.messages import Message, Operation
+
+pytestmark = pytest.mark.anyio
+
+
+class Held:
+    """A history that commits when it is told to."""
+
+    last_row = 0
+
+    def __init__(self) -> None:
+        self.waiting: list[Future[Sequence[Appended]]] = []
+
+    def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return self.waiting[-1]
+
+    async def read(self, query: HistoryQuery) -> Sequence[Row]:
+        return ()
+
+    def commit(self) -> None:
+        for number, future in enumerate(self.waiting, 1):
+            future.set_result([Appended(number, False)])
+        self.waiting.clear()
+
+
+def telemetry(h: House, history: Held, published: list[Publication], *, durable: bool) -> Telemetry:
+    return Telemetry(
+        directory=h.twin.directory,
+        values=h.twin.values,
+        history=history,
+        publish=published.append,
+        assess=lambda reading, message: 0,
+        metrics=Metrics(),
+        is_durable=durable,
+    )
+
+
+def flow(h: House, thing_id: str) -> Message:
+    return h.message(Operation.PUBLISH_PROPERTY, agent_principal("mill"), thing_id, "flow", 1)
+
+
+async def test_a_value_is_acknowledged_when_its_row_is_committed_and_not_before(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        history, published, acknowledged = Held(), list[Publication](), list[BaseException | None]()
+        handler = telemetry(h, history, published, durable=True)
+
+        assert handler.store(flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
+        assert not acknowledged
+        assert not published
+
+        history.commit()
+        await asyncio.sleep(0)
+        assert acknowledged == [None]
+        assert [each.name for each in published] == ["flow"]
+
+
+async def test_without_durable_history_nobody_waits_and_observers_still_get_what_is_committed(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        history, published, acknowledged = Held(), list[Publication](), list[BaseException | None]()
+        handler = telemetry(h, history, published, durable=False)
+        message = flow(h, await h.publish_td("mill", "pump"))
+
+        assert not handler.store(message, acknowledged.append)
+        assert (await handler(message)).is_final
+        assert not published
+
+        history.commit()
+        await asyncio.sleep(0)
+        assert len(published) == 2
+        assert all(each.durable for each in published), "subscribers still get the QoS they asked for"
+        assert not acknowledged
+
+
+async def test_a_commit_that_fails_is_told_to_who_waits_and_counted_where_nobody_does(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        for durable in (True, False):
+            history, acknowledged = Held(), list[BaseException | None]()
+            handler = telemetry(h, history, [], durable=durable)
+            handler.store(flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
+
+            history.waiting[0].set_exception(StorageFull())
+            await asyncio.sleep(0)
+
+            assert [type(each) for each in acknowledged] == ([StorageFull] if durable else [])
+            assert handler.metrics.lost_undurable == (not durable)
+
+
+async def test_a_value_that_is_refused_is_refused_at_once_and_stored_nowhere(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        thing_id = await h.publish_td("mill", "pump")
+        stranger = h.message(Operation.PUBLISH_PROPERTY, agent_principal("other"), thing_id, "flow", 1)
+
+        with pytest.raises(Exception, match="may not publish_property"):
+            h.runtime.store(stranger, lambda error: None)
+
+        assert h.twin.history.last_row == 0
+        assert h.twin.values.get(thing_id, Kind.PROPERTY, "flow") is None
+        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "forbidden"] == 1
