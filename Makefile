@@ -4,6 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' '-')
 TESTS ?= tests
+# Two files at a time; a file's tests stay together, so that one Spark session serves them. PARALLEL= runs one by one.
+PARALLEL ?= -n 2 --dist loadfile
 
 .PHONY: help demo test check format bench trial audit clean
 
@@ -24,7 +26,7 @@ demo: $(STAMP)
 	@$(PY) -m skep demo $(if $(ONCE),--once)
 
 test: $(STAMP)
-	@$(PY) -m pytest -m "not trial" $(TESTS)
+	@$(PY) -m pytest -m "not trial" $(PARALLEL) $(TESTS)
 
 check: $(STAMP)
 	@$(PY) -m ruff format --check .
