@@ -481,9 +481,9 @@ def _has_run_out(fields: Mapping[str, Any], step: "_Step") -> bool:
     """Whether a step that a clock takes is still due: between the look at the clock and this step the agent may have
     been handed the request, or have said another word on it. Other steps always are."""
     if step.reason is Reason.EXPIRED:
-        return fields["attempts"] == 0
+        return bool(fields["attempts"] == 0)
     if step.reason is Reason.TIMEOUT:
-        return fields["deadline"] is not None and fields["deadline"] <= step.now
+        return bool(fields["deadline"] is not None and fields["deadline"] <= step.now)
     return True
 
 

@@ -204,8 +204,7 @@ class _HTTP:
 
     async def _send(self, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
         given = {"content": json.dumps(body), "headers": {"content-type": "application/json", **headers}}
-        response = await self.client.request(method, path, **(given if body is not None else {"headers": headers}))
-        return response
+        return await self.client.request(method, path, **(given if body is not None else {"headers": headers}))
 
     async def _events(self, path: str) -> AsyncIterator[Any]:
         async with self.client.stream("GET", path, headers={"accept": "text/event-stream"}, timeout=None) as response:
