@@ -26,7 +26,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "runtime.app": {"things", "bindings", "twin", "authn", "authz"},
     "runtime.engines": {"things", "bindings"},
 }
-COMMANDS_MAY = {"runtime.app", "runtime.config", "runtime.home", "spark.jobs"}
+COMMANDS_MAY = {"runtime.app", "runtime.config", "runtime.home", "spark.java", "spark.jobs"}
 """What a command may import beyond the SDK; inside functions only, so that `skep --help` stays quick."""
 
 THINGS_MAY = {"pydantic", "pydantic_core", "jsonschema_rs"}

