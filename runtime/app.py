@@ -50,7 +50,7 @@ from runtime.config import Config, parse_listener
 from runtime.core import Clocks, Runtime, Stores
 from runtime.home import gateway_id, held, prepared, write_whole
 from runtime.lake_service import LakeService
-from runtime.ports import Directory, ProtocolBinding, Service
+from runtime.ports import Directory, LedgerRow, ProtocolBinding, Service
 from runtime.presence import Seen
 from runtime.requests_service import RequestsService
 from runtime.retention import Retention
@@ -60,7 +60,7 @@ from things.addresses import Address, TwinID
 from things.context import CONTEXT
 from things.errors import ConfigInvalid, SkepError
 from things.identity import AccountType, Principal
-from things.messages import JSONValue, Operation
+from things.messages import JSONValue, Message, Operation
 from things.network import is_loopback
 from things.td import ThingDescription
 from things.twin_td import FormsOf
@@ -237,6 +237,7 @@ class _Assembly:
             describe=views.publication,
             assess=QualityWatch(twin.directory, twin.values),
             presence_recorded=self._presence_changed,
+            request_accepted=self._request_audited,
         )
         views.presence = self.runtime.presence
         self.lake = LakeClient(
@@ -391,6 +392,11 @@ class _Assembly:
     def _type_and_role(self, account: str) -> tuple[AccountType, str] | None:
         found = self._rooms.authenticator.register.accounts.get(account)
         return (found.type, found.role) if found else None
+
+    def _request_audited(self, row: LedgerRow, message: Message) -> None:
+        act = "action" if row.operation is Operation.INVOKE_ACTION else "write"
+        target = f"{row.thing_id} {row.name}"
+        self._rooms.authenticator.audit.record(act, by=row.caller, target=target, source=message.origin.source)
 
     def _audited(self, act: str, by: str, target: str) -> None:
         self._rooms.authenticator.audit.record(act, by=by, target=target)
