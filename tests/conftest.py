@@ -1,6 +1,16 @@
-"""Fixtures every test may use."""
+"""Fixtures every test may use, and how long a test may take."""
 
 import pytest
+
+SLOW_S = {"spark": 300, "node": 300, "browser": 300, "trial": 3_600}
+"""Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        allowed = [seconds for mark, seconds in SLOW_S.items() if item.get_closest_marker(mark)]
+        if allowed and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(max(allowed)))
 
 
 @pytest.fixture
