@@ -150,7 +150,9 @@ async def test_no_acknowledged_event_is_lost_by_many_kills(tmp_path: Path, engin
 
 def _can_trace() -> bool:
     tracer = shutil.which("strace")
-    return tracer is not None and subprocess.run([tracer, "-qq", "true"], capture_output=True, timeout=10).returncode == 0
+    return (
+        tracer is not None and subprocess.run([tracer, "-qq", "true"], capture_output=True, timeout=10).returncode == 0
+    )
 
 
 def _traced(injected: str) -> list[str]:
