@@ -66,8 +66,9 @@ class Agent:
     session: Session
     offers: dict[str, Offer] = field(default_factory=dict)
     lanes: dict[str, Lane] = field(default_factory=dict)
-    cursor: str = ""
-    """Request id up to which the pump has looked."""
+    cursor: int = 0
+    """Ledger number up to which the pump has looked. Not a request id: ids made after a clock was set back are lower
+    than those in the queue."""
     pumping: bool = False
     more: bool = False
     """Newer rows came while the pump ran: go on where it is."""
@@ -156,7 +157,7 @@ class Deliveries:
         agent = self._agents.get(row.agent)
         if agent is None:
             return False
-        if agent.is_direct and row.request_id > agent.cursor:
+        if agent.is_direct and row.seq > agent.cursor:
             self._offer(agent, row)
         elif agent.pumping:
             agent.more = True
@@ -250,7 +251,7 @@ class Deliveries:
 
     async def _pumped(self, account: str, agent: Agent) -> None:
         try:
-            after, agent.again, agent.more = "", False, False
+            after, seen, agent.again, agent.more = "", 0, False, False
             while self._agents.get(account) is agent:
                 page = await self.ledger.waiting(account, limit=_PAGE, after=after)
                 for row in page:
@@ -259,7 +260,8 @@ class Deliveries:
                     if not self._offer(agent, row):
                         return  # full: `drained` starts the next round
                     after = row.request_id
-                agent.cursor = max(agent.cursor, after)
+                    seen = max(seen, row.seq)
+                agent.cursor = max(agent.cursor, seen)
                 if len(page) < _PAGE:
                     if agent.again:
                         after = ""
