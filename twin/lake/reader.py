@@ -7,7 +7,9 @@ answer.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from datetime import date
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -19,18 +21,24 @@ from things.lake import READINGS, READINGS_COLUMNS, Part, Quality, Snapshot, day
 from twin.lake.declared import UNKNOWN
 from twin.lake.manifest import Manifest
 from twin.lake.rows import HotRow, HotRows
-from twin.lake.tables import arrow_schema, day_tables
+from twin.lake.tables import DAY_US, arrow_schema, day_tables
+
+T = TypeVar("T")
+
+FIRST_STEP = 4
+"""Days, or files, that a page looks into first; each further step is twice as large."""
 
 
 class Selection(NamedTuple):
-    """Which readings: empty sequences mean any; times are `created` in µs, from inclusive, to exclusive. `before_row`
-    leaves out row ids from there on: those that are read elsewhere."""
+    """Which readings: empty sequences mean any; times are `created` in µs, from inclusive, to exclusive. Row ids are
+    above `after_row` and below `before_row`."""
 
     things: Sequence[str] = ()
     names: Sequence[str] = ()
     kind: str | None = None
     start: int | None = None
     end: int | None = None
+    after_row: int | None = None
     before_row: int | None = None
 
 
@@ -53,6 +61,25 @@ class LakeReader:
         sealed_only: bool = False,
     ) -> list[tuple[Any, ...]]:
         """Rows as `things.records.Row` lists them, by (created, row id), or by row id where `after_row` is given."""
+        if not sealed_only or (after_row is not None and descending):
+            return self._page(selection, limit, after, after_row, descending, hot=not sealed_only)
+        found: list[tuple[Any, ...]] = []
+        for step in self._steps(selection, after_row, descending=descending):
+            found += self._page(step, limit - len(found), after, after_row, descending, hot=False)
+            if len(found) >= limit:
+                break
+        return found
+
+    def _page(
+        self,
+        selection: Selection,
+        limit: int,
+        after: tuple[int, int] | None,
+        after_row: int | None,
+        descending: bool,
+        *,
+        hot: bool,
+    ) -> list[tuple[Any, ...]]:
         sign, direction = ("<", "DESC") if descending else (">", "ASC")
         conditions, parameters = _conditions(selection)
         order = f"created {direction}, row_id {direction}"
@@ -63,12 +90,32 @@ class LakeReader:
         elif after is not None:
             conditions.append(f"(epoch_us(created), row_id) {sign} (?, ?)")
             parameters.extend(after)
-        with self._opened(selection, hot=not sealed_only) as connection:
+        with self._opened(selection, hot=hot) as connection:
             found = connection.execute(
                 f"SELECT {_ROW} FROM readings WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?",
                 [*parameters, limit],
             ).fetchall()
         return [_row(row) for row in found]
+
+    def _steps(self, selection: Selection, after_row: int | None, *, descending: bool) -> Iterator[Selection]:
+        """The selection cut in pieces that follow one another in the order asked for, so that a page opens the files
+        it needs and not all there are."""
+        if after_row is not None:
+            wide = selection._replace(after_row=after_row)
+            firsts = sorted({part.first for part in chosen(self.manifest.snapshot(), wide)})
+            cuts = [first for first in _growing(firsts) if first > after_row]
+            for low, high in pairwise((after_row, *(cut - 1 for cut in cuts), None)):
+                before = selection.before_row if high is None else high + 1
+                yield selection._replace(after_row=low, before_row=before)
+            return
+        days = sorted({part.day for part in chosen(self.manifest.snapshot(), selection)}, reverse=descending)
+        cuts = [_day_start(day) + (DAY_US if descending else 0) for day in _growing(days)]
+        for this, following in pairwise((None, *cuts, None)):
+            start, end = (following, this) if descending else (this, following)
+            yield selection._replace(
+                start=max((one for one in (start, selection.start) if one is not None), default=None),
+                end=min((one for one in (end, selection.end) if one is not None), default=None),
+            )
 
     def latest(self, selection: Selection) -> list[tuple[Any, ...]]:
         """The newest sealed row, by (created, row id), of every series selected."""
@@ -181,6 +228,7 @@ def chosen(snapshot: Snapshot, selection: Selection) -> Sequence[Part]:
         and (first is None or part.day >= first)
         and (last is None or part.day <= last)
         and (selection.before_row is None or part.first < selection.before_row)
+        and (selection.after_row is None or part.last > selection.after_row)
     ]
 
 
@@ -197,6 +245,20 @@ def json_text(
     if json is not None:
         return json
     return "null" if double is None else to_json(double).decode()
+
+
+def _growing(items: Sequence[T]) -> Sequence[T]:
+    """Every item at which a next, larger step begins."""
+    at, step, cuts = FIRST_STEP, FIRST_STEP, []
+    while at < len(items):
+        cuts.append(items[at])
+        step *= 2
+        at += step
+    return cuts
+
+
+def _day_start(day: str) -> int:
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days * DAY_US
 
 
 def _row(found: Sequence[Any]) -> tuple[Any, ...]:
@@ -220,6 +282,9 @@ def _conditions(selection: Selection) -> tuple[list[str], list[Any]]:
         if bound is not None:
             conditions.append(f"created {sign} make_timestamptz(?)")
             parameters.append(bound)
+    if selection.after_row is not None:
+        conditions.append("row_id > ?")
+        parameters.append(selection.after_row)
     if selection.before_row is not None:
         conditions.append("row_id < ?")
         parameters.append(selection.before_row)

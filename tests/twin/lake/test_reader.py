@@ -127,3 +127,43 @@ def assert_same(
                 assert math.isclose(one[name], other[name], rel_tol=1e-9, abs_tol=1e-9), (name, one, other)
             else:
                 assert one[name] == other[name], name
+
+
+def test_pages_of_a_long_lake_are_whole_in_every_order_and_open_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    chance = random.Random(3)
+    rows = [
+        hot_row(row_id, row_id, created=NOON + (row_id // 4) * DAY - chance.choice([0, 0, 3 * DAY, 30 * DAY]))
+        for row_id in range(1, 161)
+    ]
+    for first in range(0, 160, 16):
+        lake.sealer.seal(Rows(rows[: first + 16]))
+    reader = LakeReader(lake.manifest)
+    opened: list[int] = []
+    sources = LakeReader._sources
+
+    def counted(self: LakeReader, snapshot: Any, parts: Any, *rest: Any, **more: Any) -> Any:
+        opened.append(len(parts))
+        return sources(self, snapshot, parts, *rest, **more)
+
+    monkeypatch.setattr(LakeReader, "_sources", counted)
+    by_time = sorted((row.created, row.row_id) for row in rows)
+
+    for descending in (False, True):
+        seen: list[tuple[int, int]] = []
+        after = None
+        while page := reader.rows(Selection(), limit=9, after=after, descending=descending, sealed_only=True):
+            seen += [(row[4], row[0]) for row in page]
+            after = seen[-1]
+        assert seen == sorted(by_time, reverse=descending)
+    ids: list[int] = []
+    while page := reader.rows(Selection(before_row=150), limit=11, after_row=ids[-1] if ids else 0, sealed_only=True):
+        ids += [row[0] for row in page]
+    assert ids == list(range(1, 150))
+
+    opened.clear()
+    reader.rows(Selection(), limit=3, descending=True, sealed_only=True)
+    assert sum(opened) <= 8
+    assert len(lake.snapshot().parts) > 40
