@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,35 +19,64 @@ from things.errors import NotFound, Unavailable
 T = TypeVar("T")
 
 _BROKER = re.compile(r"mqtts?://[^/\"{}]+")
+_BASE = re.compile(r"\"(https?://[^/\"{}]+)/things/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """An account that speaks for Things, and where its runtime is reached."""
+
+    account: str
+    token: str
+    mqtt: str
+    http: str | None
+    ca: Path | None
+
+    def agent(self) -> Agent:
+        return Agent(self.mqtt, self.account, self.token, ca=self.ca if self.mqtt.startswith("mqtts") else None)
 
 
 async def agent_for(home: Path, name: str, *, mqtt: str | None, token: str | None, ca: Path | None) -> Agent:
-    """An agent of this account. With a data folder, the address comes from its runtime, and an account that does not
-    exist yet is made; its token is kept in `{home}/agents/{name}.token`, for its owner only."""
+    """An agent of this account: at `mqtt` with its token, or found by a data folder."""
     if mqtt is not None:
         if token is None:
             raise Unavailable("an agent needs --token (or SKEP_TOKEN) with --mqtt")
         return Agent(mqtt, name, token, ca=ca)
+    return (await speaker_at_home(home, name, token=token, ca=ca)).agent()
+
+
+async def speaker_at_home(
+    home: Path, name: str, *, kind: str = "agent", token: str | None = None, ca: Path | None = None
+) -> Speaker:
+    """With a data folder the addresses come from its runtime, and an account that does not exist yet is made; its token
+    is kept in `{home}/agents/{name}.token`, for its owner only."""
     await serving(home)
     async with Consumer(socket=home / SOCKET) as admin:
-        address, authority = await _broker(admin, home)
-        return Agent(address, name, token or await _token_of(admin, home, name), ca=ca or authority)
+        token = token or await _token_of(admin, home, name, kind)
+        return await _speaker(admin, name, token, ca or home / "certs" / "ca.pem")
 
 
-async def _broker(admin: Consumer, home: Path) -> tuple[str, Path | None]:
-    """Where the runtime takes MQTT and the CA to trust there, as the forms of its own directory's TD say."""
-    td = await admin.thing(DIRECTORY).describe()
-    addresses = sorted({found.group() for found in _BROKER.finditer(to_json(td).decode())}, key=len)
-    if not addresses:
-        raise Unavailable(f"the runtime of {home} takes no MQTT")
-    return addresses[0], home / "certs" / "ca.pem" if addresses[0].startswith("mqtts") else None
+async def speaker_by_url(url: str, name: str, token: str, ca: Path | None) -> Speaker:
+    """The same of a runtime elsewhere."""
+    async with Consumer(url, token=token, ca=ca) as consumer:
+        return replace(await _speaker(consumer, name, token, ca, is_private=url.startswith("https")), http=url)
 
 
-async def _token_of(admin: Consumer, home: Path, name: str) -> str:
+async def _speaker(consumer: Consumer, name: str, token: str, ca: Path | None, *, is_private: bool = False) -> Speaker:
+    """Where the runtime is reached, as the forms of its own directory's TD say; `is_private`: by mqtts where it can."""
+    text = to_json(await consumer.thing(DIRECTORY).describe()).decode()
+    brokers = sorted({found.group() for found in _BROKER.finditer(text)}, key=len, reverse=is_private)
+    if not brokers:
+        raise Unavailable("the runtime takes no MQTT")
+    base = _BASE.search(text)
+    return Speaker(account=name, token=token, mqtt=brokers[0], http=base[1] if base else None, ca=ca)
+
+
+async def _token_of(admin: Consumer, home: Path, name: str, kind: str) -> str:
     path = home / "agents" / f"{name}.token"
     with suppress(FileNotFoundError):
         return path.read_text("utf-8").strip()
-    made = await admin.call("dtw:authn:admin", "addClient", {"clientID": name, "type": "agent"})
+    made = await admin.call("dtw:authn:admin", "addClient", {"clientID": name, "type": kind})
     if not isinstance(made, dict) or not isinstance(made.get("token"), str):
         raise NotFound(f"no token for {name!r}")
     path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _build(session: SparkSession, lake: str, options: argparse.Namespace) -> DataFrame:
     out, options.out = options.out, None
+    if options.publish:
+        raise Invalid("a copy of readings is not published")
     if not out:
         raise Invalid("say where to copy to: --out URL")
     return run(session, lake, out, **selection_of(options))

@@ -33,15 +33,19 @@ def parser(name: str, about: str) -> argparse.ArgumentParser:
     made.add_argument("--days", nargs=2, metavar=("FIRST", "LAST"), help="UTC days, both included: YYYY-MM-DD")
     made.add_argument("--json", action="store_true", help="print a JSON array of rows")
     made.add_argument("--out", metavar="URL", help="also write the table as Parquet, replacing the days it covers")
+    made.add_argument(
+        "--publish", metavar="THING", help="also publish the rows as a Thing of the account of SKEP_TOKEN"
+    )
+    made.add_argument("--url", help="with --publish: the gateway, https://HOST:PORT")
+    made.add_argument("--ca", metavar="FILE", help="with --publish: who signed the gateway's certificate")
+    made.add_argument("--steps", action="store_true", help="instead of the table, print how it goes as lines of JSON")
     return made
 
 
 def lake_of(options: argparse.Namespace) -> str:
     """The lake that the options name. Raises Invalid when it is not there."""
-    if options.lake:
-        return str(options.lake)
-    lake = Path(options.home) / "lake"
-    if not lake.is_dir():
+    lake = options.lake or Path(options.home) / "lake"
+    if ":/" not in str(lake) and not Path(lake).is_dir():
         raise Invalid(f"there is no lake at {lake}; has anything been sealed? (`skep history seal`)")
     return str(lake)
 

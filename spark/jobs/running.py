@@ -4,11 +4,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from pydantic_core import to_json
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark.jobs.locks import only_job
 from spark.jobs.options import lake_of, show
+from spark.jobs.publishing import publish, target_of
 from spark.session import opened
 from things.errors import Invalid, SkepError
 
@@ -28,13 +31,31 @@ def run_job(
 ) -> int:
     """0 when the table was shown, and written where that was asked for; otherwise says why on stderr."""
     options = options_parser.parse_args(arguments)
+    title = title.format(**vars(options))
     try:
+        target = target_of(options)
         lake = lake_of(options)
-        session = opened(options_parser.prog, master=options.master, remote=options.remote)
-        frame = build(session, lake, options)
-        if options.out:
-            write(frame, options.out, time_column)
-        show(frame, as_json=options.json, title=title.format(**vars(options)))
+        with only_job(options.out), only_job(lake, "_jobs", options.publish):
+            _step(options, 5, "starting")
+            session = opened(options_parser.prog, master=options.master, remote=options.remote)
+            _step(options, 20, "computing")
+            frame = build(session, lake, options)
+            if target is None and not options.steps:
+                if options.out:
+                    write(frame, options.out, time_column)
+                show(frame, as_json=options.json, title=title)
+                return 0
+            # Counted, written and published: computed once.
+            frame = frame.persist()
+            rows = frame.count()
+            if options.out:
+                write(frame, options.out, time_column)
+            if target is not None:
+                _step(options, 70, "publishing")
+                publish(frame, target, title=title, time_column=time_column)
+            if not options.steps:
+                show(frame, as_json=options.json, title=title)
+            _step(options, 100, "done", rows=rows)
     except SkepError as error:
         print(f"error: {error.detail} ({error.code})", file=sys.stderr)
         return REFUSED if isinstance(error, Invalid) else FAILED
@@ -56,3 +77,8 @@ def write(frame: DataFrame, out: str, time_column: str) -> None:
         .mode("overwrite")
         .parquet(out)
     )
+
+
+def _step(options: argparse.Namespace, percent: int, doing: str, **members: int) -> None:
+    if options.steps:
+        print(to_json({"percent": percent, "doing": doing, **members}).decode(), flush=True)

@@ -1,8 +1,9 @@
 """Results published back: rows become events of a virtual Thing that belongs to the job's service account.
 
 Every message id is made of the row itself, so a task that Spark tries again publishes nothing twice. Options beside
-`url`, `token` and `ca`: `thing` (the Thing's own id), `name` of the event (default `row`), `title`, and `created`, the
-column that says when a row is about (else the time of writing, and repeats are not recognised).
+`url`, `token` and `ca`: `thing` (the Thing's own id), `name` of the event (default `row`), `title`, `derivedFrom` (ids
+of the Things it was computed of, comma separated), and `created`, the column that says when a row is about (else the
+time of writing, and repeats are not recognised).
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,7 @@ class Publisher(DataSourceWriter):
         self.schema = schema
         if self.created is not None and self.created not in schema.fieldNames():
             raise Invalid(f"there is no column {self.created!r} to take the time from")
+        self.sources = [one.strip() for one in given.get("derivedfrom", "").split(",") if one.strip()]
         title = given.get("title", self.thing)
         LiveGateway(self.url, self.token, ca=self.ca).put_thing(self.thing, self._description(title))
 
@@ -90,6 +92,7 @@ class Publisher(DataSourceWriter):
             "@context": ["https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"}],
             "@type": "skep:Table",
             "title": title,
+            **({"skep:derivedFrom": self.sources} if self.sources else {}),
             "events": {self.event: {"data": {"type": "object", "properties": members}}},
         }
 
