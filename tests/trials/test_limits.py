@@ -1,0 +1,170 @@
+"""Every bound at the bound and one beyond: refused with its code, and nothing else suffers."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import httpx2
+import pytest
+
+from tests.support import PUMP, Account, Skep, skep
+from things.td import ThingDescription
+
+pytestmark = pytest.mark.anyio
+
+THING = "dtw:works:pump-1"
+TEXT_TD: dict[str, Any] = {
+    "@context": "https://www.w3.org/2022/wot/td/v1.1",
+    "title": "Text",
+    "properties": {"text": {"type": "string"}, "any": {}},
+    "actions": {"say": {}},
+}
+
+
+@asynccontextmanager
+async def site(home: Path, **sections: dict[str, Any]) -> AsyncIterator[tuple[Skep, Account, Account]]:
+    """A runtime with agent `works`, operator `ann` and one Thing."""
+    async with skep(home, **sections) as runtime:
+        works, ann = await runtime.add("works", "agent"), await runtime.add("ann", role="operator")
+        for name, td in (("pump-1", PUMP), ("text", TEXT_TD)):
+            described = ThingDescription.of(td, agent=True)
+            await runtime.running.rooms.twin.directory.put(f"dtw:works:{name}", described, agent="works")
+        yield runtime, works, ann
+
+
+@asynccontextmanager
+async def http(runtime: Skep, account: Account) -> AsyncIterator[httpx2.AsyncClient]:
+    headers = {"authorization": f"Bearer {account.token}", "content-type": "application/json"}
+    async with httpx2.AsyncClient(base_url=runtime.http, headers=headers, trust_env=False, timeout=15) as client:
+        yield client
+
+
+@asynccontextmanager
+async def mqtt(runtime: Skep, account: Account) -> AsyncIterator[aiomqtt.Client]:
+    host, port = runtime.mqtt_address
+    client = aiomqtt.Client(
+        host, port, username=account.name, password=account.token, protocol=aiomqtt.ProtocolVersion.V311, timeout=10
+    )
+    try:
+        async with client:
+            yield client
+    finally:
+        if client._disconnected.done() and not client._disconnected.cancelled():
+            client._disconnected.exception()
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def text_of(length: int) -> str:
+    return json.dumps("x" * (length - 2))
+
+
+@pytest.mark.parametrize(("size", "status"), [(262_144, 204), (262_145, 413)])
+async def test_body_at_its_limit(tmp_path: Path, size: int, status: int) -> None:
+    async with site(tmp_path) as (runtime, works, _), http(runtime, works) as client:
+        body = text_of(size)
+        assert len(body) == size
+        reply = await client.post("/agent/things/text/events/said", content=body)
+        after = await client.post("/agent/things/text/events/said", content='"ok"')
+
+    assert reply.status_code // 100 == status // 100, reply.text[:200]
+    assert (reply.status_code == 413) == (status == 413)
+    assert after.is_success
+
+
+@pytest.mark.parametrize(("depth", "taken"), [(32, True), (33, False)])
+async def test_depth_at_its_limit(tmp_path: Path, depth: int, taken: bool) -> None:
+    async with site(tmp_path) as (runtime, works, ann), http(runtime, works) as client, mqtt(runtime, works) as agent:
+        reply = await client.post("/agent/things/text/properties", content=f'{{"any": {nested(depth - 1)}}}')
+        await agent.publish("agents/works/property/text/text", nested(depth), qos=1)
+        value = runtime.running.rooms.twin.values.get("dtw:works:text", "property", "text")  # type: ignore[arg-type]
+
+    assert reply.is_success == taken, reply.text
+    if not taken:
+        assert (reply.status_code, reply.json()["code"]) == (400, "too-deep")
+        assert value is None
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+async def test_queue_of_an_agent_at_its_limit(tmp_path: Path, extra: int) -> None:
+    async with site(tmp_path, requests={"max_waiting_per_agent": 5}) as (runtime, _, ann), http(runtime, ann) as client:
+        replies = [await client.post(f"/things/{THING}/actions/setSpeed", content="3") for _ in range(5 + extra)]
+        async with mqtt(runtime, ann) as consumer:
+            await consumer.publish("req/ann/action/works/pump-1/setSpeed/one-more", "3", qos=1)
+        over = await runtime.running.rooms.twin.ledger.by_reference("ann", "one-more")
+
+    assert [reply.status_code for reply in replies] == [201] * 5 + [429] * extra
+    assert all(reply.json()["code"] == "queue-full" for reply in replies[5:])
+    assert over is None
+
+
+async def test_queue_of_a_caller_at_its_limit_leaves_others_room(tmp_path: Path) -> None:
+    async with (
+        site(tmp_path, requests={"max_waiting_per_caller": 3}) as (runtime, _, ann),
+        http(runtime, ann) as client,
+    ):
+        bob = await runtime.add("bob", role="operator")
+        replies = [await client.post(f"/things/{THING}/actions/setSpeed", content="3") for _ in range(4)]
+        async with http(runtime, bob) as other:
+            others = await other.post(f"/things/{THING}/actions/setSpeed", content="3")
+        await client.delete(f"/requests/{replies[0].headers['location'].rpartition('/')[2]}")
+        again = await client.post(f"/things/{THING}/actions/setSpeed", content="3")
+
+    assert [reply.status_code for reply in replies] == [201, 201, 201, 429]
+    assert (others.status_code, again.status_code) == (201, 201)
+
+
+async def test_subscriptions_of_a_session_at_their_limit(tmp_path: Path) -> None:
+    async with site(tmp_path, limits={"max_subscriptions_per_session": 4}) as (runtime, _, ann):
+        async with mqtt(runtime, ann) as client:
+            granted = [
+                await client.subscribe(f"things/works/pump-1/event/e{number}", qos=1) for number in range(5)
+            ]
+        async with http(runtime, ann) as web:
+            wanted = [f"name=e{number}" for number in range(5)]
+            fits = await web.get(f"/stream?thing=dtw:works:pump-1&kind=event&{'&'.join(wanted[:4])}&wait=0")
+            over = await web.get(f"/stream?thing=dtw:works:pump-1&kind=event&{'&'.join(wanted)}&wait=0")
+
+    assert [codes[0] == 1 for codes in granted] == [True] * 4 + [False]
+    assert granted[4][0] == 128
+    assert fits.is_success
+    assert (over.status_code, over.json()["code"]) == (429, "queue-full")
+
+
+async def test_sessions_of_an_account_at_their_limit_leave_other_accounts_alone(tmp_path: Path) -> None:
+    async with site(tmp_path, limits={"max_sessions_per_account": 2}) as (runtime, works, ann):
+        async with mqtt(runtime, ann) as first, mqtt(runtime, ann):
+            with pytest.raises(aiomqtt.MqttError):
+                async with mqtt(runtime, ann) as third:
+                    await third.subscribe("things/#", qos=1)
+            async with http(runtime, ann) as client:
+                over = await client.get("/stream?wait=0&kind=event")
+            async with mqtt(runtime, works) as other:
+                await other.publish("agents/works/property/pump-1/flow", "3", qos=1)
+            assert (await first.subscribe("things/#", qos=1))[0] == 1
+
+    assert over.status_code == 429
+
+
+@pytest.mark.parametrize(("length", "taken"), [(128, True), (129, False)])
+async def test_thing_ids_at_their_limit(tmp_path: Path, length: int, taken: bool) -> None:
+    async with site(tmp_path) as (runtime, works, _), http(runtime, works) as client:
+        reply = await client.put(f"/agent/things/{'t' * length}", content=json.dumps(PUMP))
+
+    assert reply.is_success == taken
+    assert taken or reply.status_code in (400, 404)
+
+
+@pytest.mark.parametrize(("rate", "status"), [(10, [204] * 10), (9, [204] * 9 + [429])])
+async def test_message_rate_at_its_limit(tmp_path: Path, rate: int, status: list[int]) -> None:
+    limits = {"messages_per_second": 0.001, "message_burst": rate}
+    async with site(tmp_path, limits=limits) as (runtime, works, _), http(runtime, works) as client:
+        replies = [await client.post("/agent/things/pump-1/events/alarm", content='"x"') for _ in range(10)]
+
+    assert [204 if reply.is_success else reply.status_code for reply in replies] == status
+    assert all("retry-after" in reply.headers for reply in replies if reply.status_code == 429)
