@@ -1,12 +1,16 @@
 """Twin TDs as consumers get them: derived from what the agent published, for one principal at a time.
 
-Deriving walks a whole TD, so results are remembered per principal until the TD, the rights or the addresses change;
-presence is put in when a result is handed out.
+Deriving walks a whole TD and asks for every right, so results are remembered per principal until the TD, the rights or
+the addresses change: the latest as they are, many more as compressed text. Presence is put in when a result is handed
+out.
 """
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from pydantic_core import from_json
 
 from runtime.ports import Authorizer, Directory, Entry, Publication
 from runtime.presence import Presence
@@ -18,7 +22,10 @@ from things.times import rfc3339
 from things.twin_td import FormsOf, TwinSecurity, twin_td
 from things.vocabulary import Term
 
-MAX_REMEMBERED = 2_000
+MAX_READY = 500
+"""Results kept as they are, which takes about ten times the memory of their text."""
+MAX_COMPRESSED_BYTES = 33_554_432
+"""Of the results kept compressed: some ten thousand Things for a handful of principals."""
 
 _BEARER = TwinSecurity(
     definitions={
@@ -46,7 +53,7 @@ class TwinViews:
         self._authorizer = authorizer
         self._forms_of = forms_of
         self._http_base = http_base
-        self._remembered: OrderedDict[tuple[object, ...], dict[str, Any]] = OrderedDict()
+        self._remembered = _Remembered()
         self.presence: Presence | None = None
 
     def document(self, thing_id: str, principal: Principal, protocol: str | None = None) -> dict[str, Any] | None:
@@ -102,7 +109,6 @@ class TwinViews:
         )
         found = self._remembered.get(key)
         if found is not None:
-            self._remembered.move_to_end(key)
             return found
         providers = self._forms_of()
         if protocol is not None:
@@ -120,7 +126,41 @@ class TwinViews:
             overlay=entry.overlay,
             http_base=self._http_base(),
         )
-        self._remembered[key] = document
-        while len(self._remembered) > MAX_REMEMBERED:
-            self._remembered.popitem(last=False)
+        self._remembered.put(key, document)
         return document
+
+
+class _Remembered:
+    """Derived documents, least recently used first out: the latest ready, older ones compressed."""
+
+    def __init__(self) -> None:
+        self._ready: OrderedDict[tuple[object, ...], dict[str, Any]] = OrderedDict()
+        self._compressed: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[object, ...]) -> dict[str, Any] | None:
+        found = self._ready.get(key)
+        if found is not None:
+            self._ready.move_to_end(key)
+            return found
+        packed = self._compressed.get(key)
+        if packed is None:
+            return None
+        self._compressed.move_to_end(key)
+        document: dict[str, Any] = from_json(zlib.decompress(packed))
+        self.put(key, document)
+        return document
+
+    def put(self, key: tuple[object, ...], document: dict[str, Any]) -> None:
+        self._ready[key] = document
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while len(self._ready) > MAX_READY:
+            key, document = self._ready.popitem(last=False)
+            if key not in self._compressed:
+                packed = self._compressed[key] = zlib.compress(encode(document), 1)
+                self._bytes += len(packed)
+        while self._bytes > MAX_COMPRESSED_BYTES:
+            _, packed = self._compressed.popitem(last=False)
+            self._bytes -= len(packed)

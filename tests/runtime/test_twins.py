@@ -1,0 +1,89 @@
+"""Twin TDs as consumers get them: the same whether derived or remembered, fresh after every change that matters."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime import twins
+from runtime.twins import TwinViews
+from tests.support import PUMP, Skep, skep
+from things.identity import AccountType, Principal
+from things.td import ThingDescription
+
+pytestmark = pytest.mark.anyio
+
+ANN = Principal(account="ann", type=AccountType.CONSUMER, role="viewer")
+BOB = Principal(account="bob", type=AccountType.CONSUMER, role="manager")
+THINGS = [f"dtw:works:pump-{number}" for number in range(8)]
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[Skep]:
+    async with skep(tmp_path) as running:
+        for number, thing_id in enumerate(THINGS):
+            td = ThingDescription.of({**PUMP, "title": f"Pump {number}"}, agent=True)
+            await running.running.rooms.twin.directory.put(thing_id, td, agent="works")
+        for principal in (ANN, BOB):
+            await running.add(principal.account, role=principal.role)
+        yield running
+
+
+def views(runtime: Skep) -> TwinViews:
+    rooms = runtime.running.rooms
+    return TwinViews(rooms.twin.directory, rooms.authorizer, forms_of=dict, http_base=lambda: "https://gateway:8443")
+
+
+async def test_a_remembered_description_is_the_derived_one(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "MAX_READY", 2)
+    all_ = views(runtime)
+
+    derived = [all_.document(thing_id, ANN) for thing_id in THINGS]
+    compressed = [all_.document(thing_id, ANN) for thing_id in THINGS]
+    ready = [all_.document(THINGS[-1], ANN), all_.document(THINGS[-1], ANN)]
+
+    assert derived == compressed
+    assert ready == [derived[-1], derived[-1]]
+    assert [td and td["title"] for td in derived] == [f"Pump {number}" for number in range(8)]
+
+
+async def test_nothing_is_lost_when_all_memory_is_used_up(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "MAX_READY", 1)
+    monkeypatch.setattr(twins, "MAX_COMPRESSED_BYTES", 1)
+    all_ = views(runtime)
+
+    found = [[all_.document(thing_id, ANN) for thing_id in THINGS] for _ in range(2)]
+
+    assert found[0] == found[1]
+
+
+async def test_principals_do_not_get_each_others_descriptions(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "MAX_READY", 1)
+    all_ = views(runtime)
+    for _ in range(2):
+        viewed, managed = all_.document(THINGS[0], ANN), all_.document(THINGS[0], BOB)
+        assert viewed is not None
+        assert managed is not None
+        assert viewed["properties"]["target"].get("readOnly") is True
+        assert "readOnly" not in managed["properties"]["target"]
+        assert "actions" not in viewed
+        assert "actions" in managed
+
+
+async def test_a_new_publish_or_overlay_is_seen_at_once(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "MAX_READY", 1)
+    directory = runtime.running.rooms.twin.directory
+    all_ = views(runtime)
+    titles = []
+    for change in (None, "published", "overlaid", "overlay dropped"):
+        if change == "published":
+            td = ThingDescription.of({**PUMP, "title": "New"}, agent=True)
+            await directory.put(THINGS[0], td, agent="works")
+        elif change is not None:
+            await directory.set_overlay(THINGS[0], {"title": "Ours" if change == "overlaid" else None})
+        for thing_id in THINGS[:3]:
+            all_.document(thing_id, ANN)
+        td_now = all_.document(THINGS[0], ANN)
+        titles.append(td_now and td_now["title"])
+
+    assert titles == ["Pump 0", "New", "Ours", "New"]
