@@ -282,6 +282,7 @@ class _Assembly:
                 https=parse_listener(config.http.https) if config.http.https else None,
                 control_socket=rooms.home / "control.sock",
                 insecure=config.security.insecure,
+                mdns=config.discovery.mdns,
                 origins=config.http.allowed_origins,
                 max_body_bytes=config.http.max_body_bytes,
                 max_batch_bytes=config.http.max_batch_bytes,

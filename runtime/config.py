@@ -153,7 +153,7 @@ class MessagingNode(Section):
 class Discovery(Section):
     """Announcement on the local network."""
 
-    mdns: bool = Field(False, description="announce the directory by DNS-SD")
+    mdns: bool = Field(False, description="announce the directory on the local network (DNS-SD `_wot._tcp`)")
 
 
 class Log(Section):

@@ -28,6 +28,7 @@ from bindings.http import (
     search,
     streams,
 )
+from bindings.http.announcement import announced
 from bindings.http.application import Application
 from bindings.http.config import Address, HttpConfig
 from bindings.http.context import Accounts, Addresses, Health, HttpContext, Revoked
@@ -134,6 +135,11 @@ class HttpBinding:
                 stack.callback(_close, local)
                 stack.callback(config.control_socket.unlink, missing_ok=True)
                 await stack.enter_async_context(serving(app, local, self._kind(LocalConnection), config, None))
+            if config.mdns:
+                for address, listener in ((self.https_url, config.https), (self.http_url, config.http)):
+                    if address is not None and listener is not None:
+                        await stack.enter_async_context(announced(address, listener))
+                        break
             # Streams end first, so that the servers have nothing to wait for.
             stack.callback(context.close)
             log.info("listening", extra={"http": self.http_url, "https": self.https_url})

@@ -16,6 +16,8 @@ class HttpConfig:
     control_socket: Path | None = None
     """Unix socket on which the owner of the process is the local admin; its folder must exist."""
     insecure: bool = False
+    mdns: bool = False
+    """Whether the directory is announced on the local network."""
     origins: tuple[str, ...] = ()
     """Origins of pages that may use cookies and WebSockets, beside this binding's own addresses."""
     cors_origins: tuple[str, ...] = ()
