@@ -138,6 +138,8 @@ async def main(count: int) -> None:
             administration = running.rooms.authenticator.administration
             _, token = await administration.add("bench", AccountType.CONSUMER, Role.VIEWER, by="bench")
             headers = {"Authorization": f"Bearer {token}"}
+            for number in range(AGENTS):
+                await administration.add(f"agent{number}", AccountType.AGENT, Role.AGENT, by="bench")
             await write_all(running, count)
             async with httpx2.AsyncClient(base_url=running.http, headers=headers, timeout=60) as http:
 
