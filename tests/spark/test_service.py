@@ -21,9 +21,9 @@ from tests.support import PUMP, Account, Skep, skep
 from things.errors import Conflict
 from things.times import rfc3339
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(480)]
 
-PATIENCE_S = 240
+PATIENCE_S = 400
 TABLE = "dtw:jobs:rollup-5m"
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).replace(hour=12, minute=0, second=0, microsecond=0)
 
