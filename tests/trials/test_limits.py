@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from tests.support import PUMP, Account, Skep, skep
+from tests.trials.process import AT_ONCE
 from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,13 @@ async def http(runtime: Skep, account: Account) -> AsyncIterator[httpx2.AsyncCli
 async def mqtt(runtime: Skep, account: Account) -> AsyncIterator[aiomqtt.Client]:
     host, port = runtime.mqtt_address
     client = aiomqtt.Client(
-        host, port, username=account.name, password=account.token, protocol=aiomqtt.ProtocolVersion.V311, timeout=10
+        host,
+        port,
+        username=account.name,
+        password=account.token,
+        protocol=aiomqtt.ProtocolVersion.V311,
+        timeout=10,
+        socket_options=AT_ONCE,
     )
     try:
         async with client:
@@ -122,9 +129,7 @@ async def test_queue_of_a_caller_at_its_limit_leaves_others_room(tmp_path: Path)
 async def test_subscriptions_of_a_session_at_their_limit(tmp_path: Path) -> None:
     async with site(tmp_path, limits={"max_subscriptions_per_session": 4}) as (runtime, _, ann):
         async with mqtt(runtime, ann) as client:
-            granted = [
-                await client.subscribe(f"things/works/pump-1/event/e{number}", qos=1) for number in range(5)
-            ]
+            granted = [await client.subscribe(f"things/works/pump-1/event/e{number}", qos=1) for number in range(5)]
         async with http(runtime, ann) as web:
             wanted = [f"name=e{number}" for number in range(5)]
             fits = await web.get(f"/stream?thing=dtw:works:pump-1&kind=event&{'&'.join(wanted[:4])}&wait=0")

@@ -21,6 +21,7 @@ import pytest
 from authz.documents import RuleDocument, parsed
 from authz.policy.sets import set_document
 from tests.support import PUMP, Account, Skep, skep
+from tests.trials.process import AT_ONCE
 from things.delivery import DeliveryStatus
 from things.identity import AccountType, Principal, Role
 from things.messages import Message, Operation
@@ -133,6 +134,7 @@ class Trial:
             "password": self.who.token,
             "protocol": aiomqtt.ProtocolVersion.V311,
             "timeout": 10,
+            "socket_options": AT_ONCE,
         }
 
 

@@ -24,6 +24,7 @@ from authz.policy.sets import set_document
 from tests.authz.model import Case, allowed
 from tests.authz.test_model import SECRETS, random_rule
 from tests.support import Account, Skep, skep
+from tests.trials.process import AT_ONCE
 from things.identity import AccountType, Principal, Role
 from things.messages import Message, Operation
 from things.td import ThingDescription
@@ -300,6 +301,7 @@ class Round:
             password=self.accounts[account].token,
             protocol=aiomqtt.ProtocolVersion.V311,
             timeout=10,
+            socket_options=AT_ONCE,
         )
         try:
             async with client:
