@@ -192,6 +192,18 @@ class LocalAuthenticator:
             raise Unauthenticated
         return _principal(account, login_id=f"certificate:{common_name}")
 
+    def standing(self, principal: Principal) -> Principal | None:
+        """Who came with this principal as its account stands now; None if its account, login or token is gone."""
+        account = self.register.accounts.get(principal.account)
+        if account is None or account.disabled:
+            return None
+        login_id = principal.login_id
+        # What came without a token, by password or certificate, is kept nowhere: it stands with its account.
+        is_kept = login_id in self.register.logins or login_id in self.register.tokens
+        if principal.token_id is not None and not is_kept:
+            return None
+        return replace(principal, type=account.type, role=account.role)
+
     # ------------------------------------------------------------ logins that last
 
     async def open_login(self, account: str, password: str, *, source: str | None) -> OpenLogin:

@@ -266,6 +266,11 @@ class Authenticator(Protocol):
         """By the common name of a TLS client certificate that the local CA signed."""
         ...
 
+    def standing(self, principal: Principal) -> Principal | None:
+        """Who came with this principal as its account stands now, however long ago that was; None if its account,
+        login or token is gone. For what outlives a connection, a restart included."""
+        ...
+
 
 class Authorizer(Protocol):
     """The one decision function. Synchronous, default deny; static rules are cached."""

@@ -67,6 +67,9 @@ class OpenGate:
     def unsubscribe(self, link: Link, topic_filter: str) -> bool:
         return False
 
+    def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
+        return True
+
     def closed(self, link: Link, reason: Closed) -> None:
         for topic, links in list(self._links.items()):
             if kept := [each for each in links if each[0] is not link]:

@@ -8,6 +8,8 @@ of MQTT 3.1.1 clients), or raised when the same publish may succeed later, so th
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple, assert_never
@@ -220,6 +222,29 @@ class MqttBinding:
         self._sink.sessions.closed(session)
         log.debug("client gone", extra={"account": session.principal.account, "reason": reason})
 
+    def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
+        principal = self._sink.authenticator.standing(link.principal)
+        if principal is None:
+            return False
+        session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder)
+        # It ends with its account or login, and by the engine's clock: not with the token it last came with.
+        session.principal = replace(principal, expires=None)
+        session.is_away = True
+        try:
+            self._sink.sessions.opened(session)
+        except SkepError as error:
+            log.info("nothing waits for a client", extra={"account": principal.account, "code": error.code})
+            return True
+        self._clients[link] = session
+        for text, options in filters.items():
+            # QoS 0 promises nothing, groups have other members, and the inbox is in the ledger.
+            if options.qos:
+                with suppress(SkepError):
+                    parsed = parse_filter(text, principal.account)
+                    if isinstance(parsed, ThingsFilter):
+                        session.subscribe_things(text, parsed, replace(options, retain_handling=2))
+        return True
+
     def _mark(self, link: Link, session: ClientSession) -> None:
         if session.confirmed is not None:
             self._marks.put((session.principal.account, link.client_id), session.confirmed)
@@ -233,6 +258,7 @@ class MqttBinding:
             try:
                 self._sink.sessions.opened(session)
             except SkepError as error:
+                # The engine tells `opened` and `closed` of it all the same.
                 log.info("session refused", extra={"account": link.principal.account, "code": error.code})
                 link.close(Closed.REFUSED)
                 return None
@@ -519,7 +545,7 @@ class MqttBinding:
     # ------------------------------------------------------------ figures
 
     def _figures(self) -> Iterator[tuple[str, bytes]]:
-        yield "$SYS/mqtt/clients", encode(len(self._clients))
+        yield "$SYS/mqtt/clients", encode(sum(not session.is_away for session in self._clients.values()))
         yield "$SYS/mqtt/received", encode(self._received)
         yield "$SYS/mqtt/refused", encode(self._refused)
         yield "$SYS/mqtt/dropped", encode(sum(link.dropped for link in self._clients))

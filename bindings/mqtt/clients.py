@@ -102,6 +102,8 @@ class ClientSession:
         self.origin = Origin(binding=BINDING, session_id=session_id, source=link.source)
         self.link = link
         self.order = Order()
+        self.is_away = False
+        """The client of a kept session is gone for now, and its link only queues."""
         self.confirmed: int | None = None
         """Sequence number of the last status the client has confirmed."""
         self._sessions = sessions

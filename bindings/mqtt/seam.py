@@ -5,7 +5,7 @@ decides, and keeps the `Link`s the engine makes. Engines: `bindings.mqtt.amqtt_e
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -173,6 +173,13 @@ class Gate(Protocol):
     def closed(self, link: Link, reason: Closed) -> None:
         """The link is gone: exactly once for each opened, after its will went to `received`; the gate drops its
         filters."""
+        ...
+
+    def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
+        """The client of a kept session is gone for now, and `link` stands in for it: it queues events and values of
+        QoS 1 and 2 that its filters match, and takes nothing else. The gate looks up anew what the account may do.
+        True: it pushes to `link` until `closed`, which comes exactly once, and may `close` it, which ends the session;
+        False: the account has no rights to a session any more, and it ends at once."""
         ...
 
 

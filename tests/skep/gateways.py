@@ -1,7 +1,7 @@
 """A runtime's MQTT side as an agent sees it, over the real engines: it notes what comes and hands out requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -71,8 +71,12 @@ class Gateway:
     def unsubscribe(self, link: Link, topic_filter: str) -> bool:
         return True
 
+    def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
+        return True
+
     def closed(self, link: Link, reason: Closed) -> None:
-        self.links.remove(link)
+        if link in self.links:
+            self.links.remove(link)
         self._notify()
 
     # ------------------------------------------------------------ what a test asks

@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         "_closed",
         "_deliveries",
         "_ended",
+        "_ending",
         "_engine",
         "_expected_expiry",
         "_framer",
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         "_keep_alive_s",
         "_max_packet",
         "_opened",
+        "_opening",
         "_out",
         "_out_bytes",
         "_problem",
@@ -111,6 +113,9 @@ class Connection(asyncio.Protocol):
         self._admitting = False
         self._reauthenticating = False
         self._opened = False
+        self._opening = False
+        self._ending: Closed | None = None
+        """The gate has closed the link before it was opened."""
         self._closed = False
         self._ended = False
         """The client sends nothing more; what it sent is still handled."""
@@ -148,8 +153,11 @@ class Connection(asyncio.Protocol):
         return self._deliveries.push(message, delivered)
 
     def close(self, reason: Closed) -> None:
-        """End the link; MQTT 5 hears why."""
-        self.end(reason, _REASONS[reason])
+        """End the link; MQTT 5 hears why. One that is just being opened ends when the gate has heard of it."""
+        if self._opening:
+            self._ending = reason
+        else:
+            self.end(reason, _REASONS[reason])
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -350,16 +358,22 @@ class Connection(asyncio.Protocol):
         )
         if self._ended:
             self._deliveries.paused = True
-        for topic_filter, options in list(session.filters.items()):
-            grant = engine.gate.subscribe(self, topic_filter, options)
-            if isinstance(grant, int):
-                del session.filters[topic_filter]
-            elif options.retain_handling == 0:
-                self._deliveries.add_latest(grant.latest)
-            if self._closed:
-                return
-        engine.gate.opened(self, resumed=resumed)
+        self._opening = True
+        try:
+            for topic_filter, options in list(session.filters.items()):
+                grant = engine.gate.subscribe(self, topic_filter, options)
+                if self._ending is not None:
+                    break
+                if isinstance(grant, int):
+                    del session.filters[topic_filter]
+                elif options.retain_handling == 0:
+                    self._deliveries.add_latest(grant.latest)
+            engine.gate.opened(self, resumed=resumed)
+        finally:
+            self._opening = False
         engine.watch(self)
+        if self._ending is not None:
+            self.close(self._ending)
         if not self._closed:
             self._deliveries.drain()
             self._resume_reading()

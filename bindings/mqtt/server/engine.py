@@ -23,7 +23,7 @@ from bindings.mqtt.server.listening import listen
 from bindings.mqtt.server.packets import Connect
 from bindings.mqtt.server.properties import Property
 from bindings.mqtt.server.reasons import Reason
-from bindings.mqtt.server.sessions import DepartedLink, Session, Sessions, Will
+from bindings.mqtt.server.sessions import DepartedLink, ParkedLink, Session, Sessions, Will
 from bindings.mqtt.server.store import SessionStore
 from bindings.mqtt.server.ticker import SLOT_S, Ticker
 from bindings.mqtt.server.websocket import Receive, Scope, Send, serve_websocket
@@ -35,6 +35,10 @@ STOP_TIMEOUT_S = 5.0
 """How long commits in flight may take when the engine stops."""
 SAVE_EVERY_S = 0.5
 """How often changed sessions are written behind."""
+SAVE_PARKED_EVERY_S = 5.0
+"""How often those are whose client is away: each is written whole, with all that waits."""
+SAVE_S = 0.02
+"""How long one round of saving may keep the loop; the rest has its turn in the next."""
 
 
 class NativeEngine:
@@ -123,7 +127,9 @@ class NativeEngine:
             if self._store is not None:
                 for session in self.sessions:
                     session.dirty = True
-                self._save(self._store)
+                self._save(self._store, whole=True)
+            for session in self.sessions:
+                self._unpark(session, Closed.SHUTDOWN)
             if self._connections:
                 with anyio.move_on_after(1.0):
                     await self._emptied.wait()
@@ -297,6 +303,7 @@ class NativeEngine:
                 return
             session = Session(key, expiry_s)
             self.sessions.add(session)
+        self._unpark(session, Closed.TAKEN_OVER)
         session.expiry_s = expiry_s
         session.will = None
         session.dirty = True
@@ -358,8 +365,42 @@ class NativeEngine:
             session.ends = now + session.expiry_s
             session.dirty = True
             self.sessions.watch(session, session.ends)
+            if reason is not Closed.REFUSED:
+                session.parked = self._parked(session, connection)
+                if reason not in (Closed.TAKEN_OVER, Closed.SHUTDOWN):
+                    self._park(session)
         else:
             self._end_session(session)
+
+    def _parked(self, session: Session, last: Link) -> ParkedLink:
+        return ParkedLink(
+            session=session,
+            principal=last.principal,
+            client_id=last.client_id,
+            source=last.source,
+            protocol_level=last.protocol_level,
+            limits=self.limits,
+            now=self.now,
+            ended=self._end_session,
+        )
+
+    def _park(self, session: Session) -> None:
+        """Let what the session asked for wait in it; it ends if its account is gone."""
+        parked = session.parked
+        if parked is None or not session.filters:
+            return
+        try:
+            parked.is_known = self.gate.away(parked, session.filters)
+        except Exception:
+            log.exception("what a client asked for does not wait for it", extra={"client": parked.client_id})
+            return
+        if not parked.is_known:
+            self._end_session(session)
+
+    def _unpark(self, session: Session, reason: Closed) -> None:
+        parked, session.parked = session.parked, None
+        if parked is not None and parked.is_known:
+            self._closed(parked, reason)
 
     def _parted(self, session: Session, now: float) -> None:
         if session.will is not None and session.will.due <= now:
@@ -371,6 +412,7 @@ class NativeEngine:
     def _end_session(self, session: Session) -> None:
         """[MQTT-3.1.2-10] a delayed will fires when its session ends."""
         self.sessions.remove(session)
+        self._unpark(session, Closed.REFUSED)
         self._fire_delayed(session)
         if self._store is not None and session.is_stored:
             session.is_stored = False
@@ -419,17 +461,28 @@ class NativeEngine:
                 self.sessions.watch(session, session.ends)
             if session.will is not None:
                 self.sessions.watch(session, max(session.will.due, now))
+            if session.last is not None:
+                session.parked, session.last = self._parked(session, session.last), None
+                self._park(session)
 
-    def _save(self, store: SessionStore) -> None:
-        for session in self.sessions:
-            if session.dirty:
-                session.dirty = False
-                if session.is_kept:
-                    session.is_stored = True
-                    store.put(session)
-                elif session.is_stored:
-                    session.is_stored = False
-                    store.forget(session.key)
+    def _save(self, store: SessionStore, *, whole: bool = False) -> None:
+        now = self.now()
+        dirty = [
+            each
+            for each in self.sessions
+            if each.dirty and (whole or each.parked is None or now - each.saved >= SAVE_PARKED_EVERY_S)
+        ]
+        dirty.sort(key=lambda each: each.saved)
+        for session in dirty:
+            session.dirty, session.saved = False, now
+            if session.is_kept:
+                session.is_stored = True
+                store.put(session)
+            elif session.is_stored:
+                session.is_stored = False
+                store.forget(session.key)
+            if not whole and self.now() - now > SAVE_S:
+                break
         store.save()
 
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import count
 
 from bindings.mqtt.outbox import Outbox
-from bindings.mqtt.seam import Closed, Flow, Link, Outcome, Publish, SubscribeOptions
+from bindings.mqtt.seam import Closed, Flow, Limits, Link, Outcome, Publish, SubscribeOptions
 from things.identity import Principal
 
 Key = tuple[str, str]
@@ -58,6 +58,43 @@ class DepartedLink:
         """It is over with the will."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class ParkedLink:
+    """Stands in for the client of a kept session while it is away: what its filters match waits in the session."""
+
+    session: "Session"
+    principal: Principal
+    client_id: str
+    source: str | None
+    protocol_level: int
+    limits: Limits
+    now: Callable[[], float]
+    ended: Callable[["Session"], None]
+    """Called when the gate closes it."""
+    is_known: bool = False
+    """The gate pushes to it."""
+
+    @property
+    def dropped(self) -> int:
+        """What the session's queue gave up so far."""
+        return self.session.outbox.dropped if self.session.outbox is not None else 0
+
+    def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
+        """Queue an event or a value of QoS 1 or 2. Not QoS 0, which promises nothing, nor what the ledger has."""
+        if not message.qos or message.flow is Flow.LEDGER:
+            return False
+        session = self.session
+        if session.outbox is None:
+            session.outbox = Outbox(self.limits.max_queued, self.limits.max_queued_bytes)
+        session.dirty = True
+        return session.outbox.offer(message, None, self.now())
+
+    def close(self, reason: Closed) -> None:
+        """End the session, if the account may have no such one any more."""
+        if reason is Closed.REFUSED:
+            self.ended(self.session)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Will:
     """A will whose delay runs, and who it speaks for."""
@@ -82,8 +119,11 @@ class Session:
         "incoming",
         "is_stored",
         "key",
+        "last",
         "link",
         "outbox",
+        "parked",
+        "saved",
         "will",
     )
 
@@ -98,6 +138,12 @@ class Session:
         self.in_flight: dict[int, InFlight] = {}
         self.in_flight_bytes = 0
         self.outbox: Outbox | None = None
+        self.parked: ParkedLink | None = None
+        """Who it speaks to, while it has no connection."""
+        self.last: DepartedLink | None = None
+        """Who had it before a restart, until it is parked again."""
+        self.saved = 0.0
+        """When it was saved last (engine clock)."""
         self.will: Will | None = None
         self.ends: float | None = None
         """When it ends (engine clock), while it has no connection."""

@@ -2,8 +2,8 @@
 
 One SQLite file of the engine's own, written by one thread. Sessions are written behind, each whole; only the id of a
 received QoS 2 publish is on disk before its PUBREC, since without it a publish sent again would be routed twice.
-After a crash a session is at most one save older than it was: deliveries of that moment are repeated or, for events,
-lost; the history has them.
+After a crash a session is one save older than it was (half a second; of a client that is away, some seconds):
+deliveries of that time are repeated or, for events, lost; the history has them.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any, Self
 from pydantic_core import from_json, to_json
 
 from bindings.mqtt.outbox import Outbox
-from bindings.mqtt.seam import Flow, Limits, Publish, SubscribeOptions
+from bindings.mqtt.seam import Flow, Limits, Link, Publish, SubscribeOptions
 from bindings.mqtt.server.sessions import DepartedLink, InFlight, Key, Session, Step, Will
 from things.errors import StorageDamaged
 from things.identity import AccountType, Principal
@@ -196,8 +196,9 @@ def _state(session: Session, now: float) -> dict[str, Any]:
         if entry.message is None or entry.message.flow is not Flow.LEDGER
     ]
     waiting = [] if session.outbox is None else list(session.outbox)
-    will = session.will
+    will, link = session.will, session.link or session.parked
     return {
+        "client": None if link is None else _client(link),
         "expirySeconds": session.expiry_s,
         "filters": [
             [text, each.qos, each.no_local, each.retain_as_published, each.retain_handling, each.subscription_id]
@@ -210,13 +211,37 @@ def _state(session: Session, now: float) -> dict[str, Any]:
         else {
             "message": _message(will.message),
             "due": int((time.time() + will.due - now) * 1e6),
-            "account": will.link.principal.account,
-            "type": str(will.link.principal.type),
-            "role": str(will.link.principal.role),
-            "source": will.link.source,
-            "level": will.link.protocol_level,
+            **_client(will.link),
         },
     }
+
+
+def _client(link: Link) -> dict[str, Any]:
+    principal = link.principal
+    return {
+        "account": principal.account,
+        "type": str(principal.type),
+        "role": str(principal.role),
+        "token": principal.token_id,
+        "login": principal.login_id,
+        "source": link.source,
+        "level": link.protocol_level,
+    }
+
+
+def _departed(key: Key, client: dict[str, Any]) -> DepartedLink:
+    return DepartedLink(
+        principal=Principal(
+            account=client["account"],
+            type=AccountType(client["type"]),
+            role=client["role"],
+            token_id=client.get("token"),
+            login_id=client.get("login"),
+        ),
+        client_id=key[1],
+        source=client["source"],
+        protocol_level=client["level"],
+    )
 
 
 def _session(key: Key, state: dict[str, Any], limits: Limits, now: float) -> Session:
@@ -237,14 +262,14 @@ def _session(key: Key, state: dict[str, Any], limits: Limits, now: float) -> Ses
         for message in state["waiting"]:
             session.outbox.offer(_publish(message), None, now)
     if (will := state["will"]) is not None:
-        principal = Principal(account=will["account"], type=AccountType(will["type"]), role=will["role"])
         session.will = Will(
             message=_publish(will["message"]),
-            link=DepartedLink(
-                principal=principal, client_id=key[1], source=will["source"], protocol_level=will["level"]
-            ),
+            link=_departed(key, will),
             due=now + will["due"] / 1e6 - time.time(),
         )
+    # Files of earlier versions do not say whose the session was; what it asked for waits after its next connection.
+    if (client := state.get("client")) is not None:
+        session.last = _departed(key, client)
     return session
 
 

@@ -1,7 +1,7 @@
 """A gate that records what a wire engine asks of it, and answers as a test tells it to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -49,6 +49,10 @@ class Recording:
         self.filters: list[tuple[Link, str]] = []
         self.latest: Sequence[Publish] = ()
         self.on_subscribe: Callable[[Link, str], object] = lambda link, topic_filter: None
+        self.parked: list[tuple[Link, Sequence[str]]] = []
+        """Links that stand in for clients that are away, and their filters; how they end is in the log alone."""
+        self.keeps = True
+        """What `away` answers."""
         self.slow = False
         self.commits = 0
         self._waiting: list[asyncio.Future[Outcome]] = []
@@ -105,7 +109,15 @@ class Recording:
             return True
         return False
 
+    def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
+        self.parked.append((link, tuple(filters)))
+        self._note("away", link)
+        return self.keeps
+
     def closed(self, link: Link, reason: Closed) -> None:
+        if any(link is parked for parked, _ in self.parked):
+            self._note("back", link)
+            return
         self.closings.append((link, reason))
         self._note("closed", link)
 

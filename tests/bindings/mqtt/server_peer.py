@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -43,6 +43,10 @@ class RecordingGate:
         self.senders: list[str] = []
         self.links: list[Link] = []
         self.filters: dict[Link, dict[str, SubscribeOptions]] = {}
+        self.away_links: list[Link] = []
+        """Stand in for clients that are away; how they come and go is no event."""
+        self.keeps = True
+        """What `away` answers."""
         self.latest: list[Publish] = []
         self.refused_topics: dict[str, Outcome] = {}
         self.refused_filters: dict[str, int] = {}
@@ -114,8 +118,19 @@ class RecordingGate:
         self.note(f"unsubscribe {topic_filter}")
         return self.filters[link].pop(topic_filter, None) is not None
 
+    def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
+        if self.keeps:
+            self.filters[link] = dict(filters)
+            self.away_links.append(link)
+        self.changed.set()
+        return self.keeps
+
     def closed(self, link: Link, reason: Closed) -> None:
         self.filters.pop(link, None)
+        if link in self.away_links:
+            self.away_links.remove(link)
+            self.changed.set()
+            return
         self.note(f"closed {link.principal.account}/{link.client_id} {reason}")
 
 

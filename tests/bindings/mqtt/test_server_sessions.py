@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bindings.mqtt.seam import ACCEPTED, Flow, Limits, Outcome, Publish
+from bindings.mqtt.seam import ACCEPTED, Closed, Flow, Grant, Limits, Link, Outcome, Publish, SubscribeOptions
 from bindings.mqtt.server import SessionStore
 from bindings.mqtt.server.sessions import Session
 from tests.bindings.mqtt.server_peer import RecordingGate, ack, connect, props, publish, serving, subscribe
@@ -430,3 +430,77 @@ async def test_a_qos_2_publish_is_not_acknowledged_while_its_id_cannot_be_saved(
 
             await client.expect(0x50, b"\0\5")
             assert len(served.gate.messages) == 2
+
+
+async def test_what_is_published_while_a_client_is_away_waits_within_bounds() -> None:
+    async with serving(Limits(max_queued=2)) as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe("t", qos=1))
+            await client.expect(0x90)
+        await served.gate.until(lambda: bool(served.gate.away_links))
+        away = served.gate.away_links[0]
+
+        assert not away.push(Publish(topic="t", payload=b"promises nothing", qos=0))
+        assert not away.push(Publish(topic="t", payload=b"request", qos=1, flow=Flow.LEDGER))
+        assert [away.push(Publish(topic="t", payload=b"%d" % number, qos=1)) for number in range(3)] == [True] * 3
+        assert away.dropped == 1
+
+        async with served.client() as client:
+            assert (await client.connect(clean=False))[0] == 1
+            assert [(await client.publish_of())[1] for _ in range(2)] == [b"1", b"2"]
+            assert served.gate.away_links == []
+
+
+async def test_a_session_whose_account_is_gone_ends_with_its_connection() -> None:
+    async with serving() as served:
+        served.gate.keeps = False
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe("t", qos=1))
+            await client.expect(0x90)
+        await served.all_gone()
+
+        async with served.client() as client:
+            assert (await client.connect(clean=False))[0] == 0
+
+
+async def test_a_gate_that_closes_what_stands_in_for_a_client_ends_the_session() -> None:
+    async with serving() as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe("t", qos=1))
+            await client.expect(0x90)
+        await served.gate.until(lambda: bool(served.gate.away_links))
+
+        served.gate.away_links[0].close(Closed.REFUSED)
+
+        assert served.gate.away_links == []
+        assert len(served.engine.sessions) == 0
+
+
+async def test_a_link_closed_while_its_filters_come_back_is_opened_and_closed_once_and_keeps_them() -> None:
+    class Closing(RecordingGate):
+        def subscribe(self, link: Link, topic_filter: str, options: SubscribeOptions) -> Grant | int:
+            if self.links:
+                link.close(Closed.REFUSED)
+                return 0x87
+            return super().subscribe(link, topic_filter, options)
+
+    async with serving(gate=Closing()) as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            served.gate.links.clear()
+            client.send(subscribe("t", qos=1))
+            await client.expect(0x90)
+        await served.gate.until(lambda: bool(served.gate.away_links))
+        served.gate.links.append(served.gate.away_links[0])
+        served.gate.events.clear()
+
+        async with served.client() as client:
+            await client.connect(clean=False)
+            await served.gate.until(lambda: len(served.gate.events) == 2)
+
+        assert served.gate.events == ["opened alice/c resumed", "closed alice/c refused"]
+        (session,) = served.engine.sessions
+        assert list(session.filters) == ["t"]

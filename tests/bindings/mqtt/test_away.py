@@ -1,0 +1,188 @@
+"""Clients with a persistent session find, when they come back, what they asked for while they were away."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bindings.mqtt.seam import Limits, Listener
+from bindings.mqtt.server import NativeEngine, SessionStore
+from tests.bindings.mqtt.contract_engine import DEADLINE_S, EngineType
+from tests.bindings.mqtt.support import LAMP, Client, House, house, lamp_house
+from things.identity import AccountType, Role
+
+pytestmark = pytest.mark.anyio
+
+EVENTS = "things/lights/lamp/event/#"
+LEVEL = "things/lights/lamp/property/level"
+
+
+def watcher(lamp: House, account: str = "viewer1", *, v5: bool = False, **options: Any) -> Client:
+    """A client whose session outlives its connection."""
+    if v5:
+        options["connect_properties"] = {"SessionExpiryInterval": 3_600}
+    return lamp.client(account, "watcher", v5=v5, clean=False, **options)
+
+
+async def left(lamp: House, account: str = "viewer1") -> None:
+    """Return when the runtime knows that the client is gone, and what it asked for waits."""
+
+    def is_left() -> bool:
+        return any(each.is_away for each in lamp.binding._clients.values() if each.principal.account == account)
+
+    with anyio.fail_after(DEADLINE_S):
+        while not is_left():  # noqa: ASYNC110 - the client is gone when the server has read so
+            await anyio.sleep(0.005)
+
+
+async def overheated(lamp: House, *values: int) -> None:
+    async with lamp.client("lights", "sender") as agent:
+        for value in values:
+            await agent.publish("agents/lights/event/lamp/overheated", value)
+
+
+@asynccontextmanager
+async def stored_house(home: Path, tokens: dict[str, str]) -> AsyncIterator[House]:
+    """The house once more, with its sessions on disk."""
+
+    def engine(listeners: Sequence[Listener], limits: Limits) -> NativeEngine:
+        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits))
+
+    async with house(home, engine) as opened:
+        if tokens:
+            opened.tokens = tokens
+        yield opened
+
+
+@pytest.mark.parametrize("v5", [False, True])
+async def test_events_and_values_wait_for_a_client_that_is_away(lamp_5: House, v5: bool) -> None:
+    async with watcher(lamp_5, v5=v5) as client:
+        await client.subscribe(EVENTS)
+        await client.subscribe("things/lights/lamp/property/#")
+    await left(lamp_5)
+
+    await overheated(lamp_5, 81, 82)
+    async with lamp_5.client("lights", "sender") as agent:
+        await agent.publish("agents/lights/property/lamp/level", 5)
+        await agent.publish("agents/lights/property/lamp/level", 6)
+
+    async with watcher(lamp_5, v5=v5) as client:
+        assert client.session_present
+        found = await client.settle()
+        assert [each.value for each in found if "/event/" in each.topic] == [81, 82]
+        assert [each.value for each in found if "/property/" in each.topic and not each.retain] == [6]
+        await overheated(lamp_5, 83)
+        assert (await client.receive_on("things/lights/lamp/event/overheated")).value == 83
+
+
+async def test_nothing_waits_for_clean_sessions_nor_for_filters_of_qos_0(lamp_5: House) -> None:
+    async with watcher(lamp_5) as client:
+        await client.subscribe(EVENTS, 0)
+    await left(lamp_5)
+    async with lamp_5.client("manager1", "short") as client:
+        await client.subscribe(EVENTS)
+
+    await overheated(lamp_5, 81)
+
+    async with watcher(lamp_5) as client, lamp_5.client("manager1", "short") as other:
+        assert await client.settle() == []
+        assert await other.settle() == []
+
+
+async def test_what_waits_is_bounded_and_the_oldest_events_go_first(engine_5: EngineType, tmp_path: Path) -> None:
+    async with lamp_house(tmp_path / "home", engine_5, limits=Limits(max_queued=3)) as lamp:
+        async with watcher(lamp) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+
+        await overheated(lamp, *range(10))
+
+        async with watcher(lamp) as client:
+            assert [each.value for each in await client.settle()] == [7, 8, 9]
+
+
+async def test_an_agent_that_is_away_is_not_reachable_and_its_requests_come_from_the_ledger(lamp_5: House) -> None:
+    async with watcher(lamp_5, "lights") as agent:
+        await agent.subscribe("inbox/lights/#")
+        await agent.subscribe("things/lights/lamp/event/#")
+    await left(lamp_5, "lights")
+
+    async with lamp_5.client("operator1") as caller:
+        await caller.subscribe("inbox/operator1/#")
+        await caller.publish("req/operator1/action/lights/lamp/blink/r1")
+        assert (await caller.receive_on("inbox/operator1/status/r1")).value["state"] == "pending"
+
+        async with watcher(lamp_5, "lights") as agent:
+            request = await agent.receive()
+            assert request.topic.startswith("inbox/lights/action/lamp/blink/")
+            assert await agent.settle() == [], "once, and not twice"
+
+
+@pytest.mark.parametrize("act", ["disable", "remove", "role"])
+async def test_what_waits_ends_with_the_rights_of_its_account(lamp_5: House, act: str) -> None:
+    async with watcher(lamp_5) as client:
+        await client.subscribe(EVENTS)
+    await left(lamp_5)
+    await overheated(lamp_5, 81)
+
+    administration = lamp_5.authenticator.administration
+    if act == "role":
+        await administration.set_role("viewer1", Role.NONE, by="test")
+    elif act == "disable":
+        await administration.disable("viewer1", by="test")
+        await administration.enable("viewer1", by="test")
+    else:
+        await administration.remove("viewer1", by="test")
+        await lamp_5.account("viewer1", AccountType.CONSUMER, Role.VIEWER)
+    await overheated(lamp_5, 82)
+
+    async with watcher(lamp_5) as client:
+        assert not client.session_present
+        assert await client.settle() == []
+
+
+async def test_what_waits_survives_a_restart_and_goes_on_waiting(tmp_path: Path) -> None:
+    home, tokens = tmp_path / "home", dict[str, str]()
+    async with stored_house(home, tokens) as lamp:
+        await lamp.account("lights", AccountType.AGENT, Role.AGENT)
+        await lamp.account("viewer1", AccountType.CONSUMER, Role.VIEWER)
+        tokens = lamp.tokens
+        async with lamp.client("lights") as agent:
+            await agent.publish("agents/lights/td/lamp", LAMP)
+        async with watcher(lamp) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+        await overheated(lamp, 81)
+
+    async with stored_house(home, tokens) as lamp:
+        await overheated(lamp, 82)
+
+        async with watcher(lamp) as client:
+            assert client.session_present
+            assert [each.value for each in await client.settle()] == [81, 82]
+
+
+async def test_an_account_that_lost_its_rights_while_nothing_ran_has_no_session_after_it(tmp_path: Path) -> None:
+    home, tokens = tmp_path / "home", dict[str, str]()
+    async with stored_house(home, tokens) as lamp:
+        await lamp.account("lights", AccountType.AGENT, Role.AGENT)
+        await lamp.account("viewer1", AccountType.CONSUMER, Role.VIEWER)
+        tokens = lamp.tokens
+        async with lamp.client("lights") as agent:
+            await agent.publish("agents/lights/td/lamp", LAMP)
+        async with watcher(lamp) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+    async with house(home, NativeEngine) as offline:
+        await offline.authenticator.administration.disable("viewer1", by="test")
+
+    async with stored_house(home, tokens) as lamp:
+        await overheated(lamp, 82)
+        await lamp.authenticator.administration.enable("viewer1", by="test")
+
+        async with watcher(lamp) as client:
+            assert not client.session_present
+            assert await client.settle() == []
