@@ -36,6 +36,16 @@ def test_a_file_that_is_no_toml_is_refused_with_its_line(tmp_path: Path) -> None
         Config.load(tmp_path)
 
 
+def test_budgets_of_single_series_are_tables_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "skep.toml").write_text(
+        '[history]\nkeep_days = 365\n[[history.budgets]]\nthing = "dtw:works:pump-1"\nname = "flow"\ndays = 7\n'
+    )
+
+    (budget,) = Config.load(tmp_path).history.budgets
+
+    assert (budget.thing, budget.name, budget.days, budget.bytes) == ("dtw:works:pump-1", "flow", 7.0, None)
+
+
 def test_options_of_the_command_line_lie_over_the_file() -> None:
     config = Config.of({"http": {"http": "127.0.0.1:1"}}).with_listeners(https="off", mqtt="127.0.0.1:0")
 
