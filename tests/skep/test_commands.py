@@ -151,7 +151,7 @@ def test_things_are_shown_as_tables_too(skep: Skep, served: Served, hall: str) -
     assert hall in skep("things", "ls", "temperature > 22", *home).out
     assert hall not in skep("things", "ls", "temperature > 23 or online", *home).out
     wrong = skep("things", "ls", "temperature >", *home)
-    assert (wrong.code, "character 14" in wrong.err) == (4, True)
+    assert (wrong.code, "character 14" in wrong.err) == (7, True)
     assert "22.5" in skep("things", "show", hall, *home).out
     assert "22.5" in skep("history", "show", hall, *home).out
     assert skep("things", "show", "dtw:replay:attic", *home).code == 4
