@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.bindings.websocket.peers import web_thing_agent
 from tests.journeys.peers import (
     AgentPeer,
     ConsumerPeer,
@@ -26,6 +27,7 @@ AGENTS: dict[str, Callable[[Skep, Account], AbstractAsyncContextManager[AgentPee
     "mqtt": mqtt_agent,
     "sse": http_agent,
     "poll": partial(http_agent, polls=True),
+    "websocket": web_thing_agent,
 }
 CONSUMERS: dict[str, Callable[[Skep, Account], AbstractAsyncContextManager[ConsumerPeer]]] = {
     "mqtt": mqtt_consumer,

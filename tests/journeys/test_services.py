@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from tests.bindings.websocket.clients import web_thing_client
+from tests.bindings.websocket.peers import web_thing_agent
 from tests.journeys.peers import AgentPeer, http_agent, http_consumer, mqtt_agent, mqtt_consumer
 from tests.support import PUMP, Account, Skep, skep
 
@@ -156,6 +157,7 @@ AGENTS: dict[str, Callable[[Skep, Account], AbstractAsyncContextManager[AgentPee
     "mqtt": mqtt_agent,
     "sse": http_agent,
     "poll": partial(http_agent, polls=True),
+    "websocket": web_thing_agent,
 }
 
 
