@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,28 +136,9 @@ class RuntimeProcess:
                 await anyio.sleep(0.005)
         return process.returncode
 
-    @asynccontextmanager
-    async def mqtt(
-        self, account: Account, version: aiomqtt.ProtocolVersion = aiomqtt.ProtocolVersion.V311, **options: Any
-    ) -> AsyncIterator[aiomqtt.Client]:
+    def mqtt(self, account: Account) -> AbstractAsyncContextManager[aiomqtt.Client]:
         """A connected MQTT client."""
-        host, port = self.mqtt_address
-        given = {
-            "username": account.name,
-            "password": account.token,
-            "protocol": version,
-            "timeout": 10,
-            "socket_options": AT_ONCE,
-            **options,
-        }
-        client = aiomqtt.Client(host, port, **given)
-        try:
-            async with client:
-                yield client
-        finally:
-            # Nobody asks a lost client why; unasked, its future would complain when it is collected.
-            if client._disconnected.done() and not client._disconnected.cancelled():
-                client._disconnected.exception()
+        return mqtt_client(self.mqtt_address, account)
 
     @asynccontextmanager
     async def client(self, account: Account, *, timeout_s: float = 10.0) -> AsyncIterator[httpx2.AsyncClient]:
@@ -178,6 +159,27 @@ class RuntimeProcess:
                 self._process.wait(1.0)
             self._process.kill()
             self._process.wait(STOP_S)
+
+
+@asynccontextmanager
+async def mqtt_client(address: tuple[str, int], account: Account, **options: Any) -> AsyncIterator[aiomqtt.Client]:
+    """A connected MQTT client of version 3.1.1."""
+    client = aiomqtt.Client(
+        *address,
+        username=account.name,
+        password=account.token,
+        protocol=aiomqtt.ProtocolVersion.V311,
+        timeout=10,
+        socket_options=AT_ONCE,
+        **options,
+    )
+    try:
+        async with client:
+            yield client
+    finally:
+        # Nobody asks a lost client why; unasked, its future would complain when it is collected.
+        if client._disconnected.done() and not client._disconnected.cancelled():
+            client._disconnected.exception()
 
 
 @asynccontextmanager

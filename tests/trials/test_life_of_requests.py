@@ -371,8 +371,8 @@ class LivesOfRequests(RuleBasedStateMachine):
         started: asyncio.Future[House] = asyncio.get_running_loop().create_future()
         self._end = asyncio.Event()
         self._host = asyncio.create_task(self._hosted(home, started, self._end))
-        await asyncio.wait([started, self._host], return_when=asyncio.FIRST_COMPLETED)
-        self._house = started.result()
+        self._host.add_done_callback(lambda host: started.done() or started.cancel())
+        self._house = await started
         caller = RecordingSession(
             f"alice-{self._starts}",
             principal("alice"),

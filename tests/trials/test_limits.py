@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.support import PUMP, Account, Skep, skep
-from tests.trials.process import AT_ONCE
+from tests.trials.process import mqtt_client
 from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ TEXT_TD: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def site(home: Path, **sections: dict[str, Any]) -> AsyncIterator[tuple[Skep, Account, Account]]:
+async def site(home: Path, **sections: Any) -> AsyncIterator[tuple[Skep, Account, Account]]:
     """A runtime with agent `works`, operator `ann` and one Thing."""
     async with skep(home, **sections) as runtime:
         works, ann = await runtime.add("works", "agent"), await runtime.add("ann", role="operator")
@@ -43,24 +43,8 @@ async def http(runtime: Skep, account: Account) -> AsyncIterator[httpx2.AsyncCli
         yield client
 
 
-@asynccontextmanager
-async def mqtt(runtime: Skep, account: Account) -> AsyncIterator[aiomqtt.Client]:
-    host, port = runtime.mqtt_address
-    client = aiomqtt.Client(
-        host,
-        port,
-        username=account.name,
-        password=account.token,
-        protocol=aiomqtt.ProtocolVersion.V311,
-        timeout=10,
-        socket_options=AT_ONCE,
-    )
-    try:
-        async with client:
-            yield client
-    finally:
-        if client._disconnected.done() and not client._disconnected.cancelled():
-            client._disconnected.exception()
+def mqtt(runtime: Skep, account: Account) -> AbstractAsyncContextManager[aiomqtt.Client]:
+    return mqtt_client(runtime.mqtt_address, account)
 
 
 def nested(depth: int) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ import pytest
 from authz.documents import RuleDocument, parsed
 from authz.policy.sets import set_document
 from tests.support import PUMP, Account, Skep, skep
-from tests.trials.process import AT_ONCE
+from tests.trials.process import mqtt_client
 from things.delivery import DeliveryStatus
 from things.identity import AccountType, Principal, Role
 from things.messages import Message, Operation
@@ -69,32 +69,20 @@ class Trial:
     # ------------------------------------------------------------ sessions of every kind
 
     async def mqtt(self, watcher: Watcher) -> None:
-        host, port = self.runtime.mqtt_address
-        await self._by_mqtt(watcher, aiomqtt.Client(host, port, **self._credentials))
+        await self._by_mqtt(watcher, mqtt_client(self.runtime.mqtt_address, self.who))
 
     async def mqtt_over_websocket(self, watcher: Watcher) -> None:
         address = urlsplit(self.runtime.http)
-        client = aiomqtt.Client(
-            address.hostname or "",
-            address.port or 0,
-            transport="websockets",
-            websocket_path="/mqtt",
-            **self._credentials,
-        )
-        await self._by_mqtt(watcher, client)
+        where = (address.hostname or "", address.port or 0)
+        await self._by_mqtt(watcher, mqtt_client(where, self.who, transport="websockets", websocket_path="/mqtt"))
 
-    async def _by_mqtt(self, watcher: Watcher, client: aiomqtt.Client) -> None:
-        try:
-            async with client:
+    async def _by_mqtt(self, watcher: Watcher, connected: AbstractAsyncContextManager[aiomqtt.Client]) -> None:
+        with suppress(aiomqtt.MqttError):
+            async with connected as client:
                 await client.subscribe("things/works/+/event/#", qos=1)
                 async for message in client.messages:
                     assert isinstance(message.payload, bytes)
                     watcher.heard.append(int(json.loads(message.payload)))
-        except aiomqtt.MqttError:
-            pass
-        finally:
-            if client._disconnected.done() and not client._disconnected.cancelled():
-                client._disconnected.exception()
 
     async def stream(self, watcher: Watcher) -> None:
         async with (
@@ -126,16 +114,6 @@ class Trial:
             timeout=30,
         ) as client:
             yield client
-
-    @property
-    def _credentials(self) -> dict[str, object]:
-        return {
-            "username": self.who.name,
-            "password": self.who.token,
-            "protocol": aiomqtt.ProtocolVersion.V311,
-            "timeout": 10,
-            "socket_options": AT_ONCE,
-        }
 
 
 Act = Callable[[Skep, str], Awaitable[object]]

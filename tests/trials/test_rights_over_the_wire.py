@@ -9,7 +9,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from authz.policy.sets import set_document
 from tests.authz.model import Case, allowed
 from tests.authz.test_model import SECRETS, random_rule
 from tests.support import Account, Skep, skep
-from tests.trials.process import AT_ONCE
+from tests.trials.process import mqtt_client
 from things.identity import AccountType, Principal, Role
 from things.messages import Message, Operation
 from things.td import ThingDescription
@@ -291,24 +291,8 @@ class Round:
         ) as client:
             yield client
 
-    @asynccontextmanager
-    async def _mqtt(self, account: str) -> AsyncIterator[aiomqtt.Client]:
-        host, port = self.runtime.mqtt_address
-        client = aiomqtt.Client(
-            host,
-            port,
-            username=account,
-            password=self.accounts[account].token,
-            protocol=aiomqtt.ProtocolVersion.V311,
-            timeout=10,
-            socket_options=AT_ONCE,
-        )
-        try:
-            async with client:
-                yield client
-        finally:
-            if client._disconnected.done() and not client._disconnected.cancelled():
-                client._disconnected.exception()
+    def _mqtt(self, account: str) -> AbstractAsyncContextManager[aiomqtt.Client]:
+        return mqtt_client(self.runtime.mqtt_address, self.accounts[account])
 
 
 async def publish(runtime: Skep, thing: str, kind: str, name: str, value: int) -> None:
