@@ -6,7 +6,7 @@ account has named it; in the compatibility profile it belongs to nobody.
 
 from collections import OrderedDict
 
-from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.sessions import NodeSession, Pending
 from bindings.messaging_node.settings import NodeSettings
 from things.bus import Bus
 from things.envelopes import Envelope, scheme_of
@@ -42,7 +42,7 @@ class Routes:
         self.listeners: Bus[NodeSession] = Bus()
         self.named: dict[str, str] = {}
         """Accounts by the addresses they asked for by name; these outlive their sessions."""
-        self._pending: OrderedDict[tuple[str, int | str], tuple[NodeSession, str]] = OrderedDict()
+        self._pending: OrderedDict[Pending, NodeSession] = OrderedDict()
 
     # ------------------------------------------------------------ addresses
 
@@ -119,8 +119,9 @@ class Routes:
             self.listeners.remove(address, session)
         session.subscribed.clear()
         session.keys.clear()
-        for key in [key for key, (asker, _) in self._pending.items() if asker is session]:
-            del self._pending[key]
+        for key in session.pending:
+            self._pending.pop(key, None)
+        session.pending.clear()
 
     def learn(self, address: str, session: NodeSession) -> None:
         """Route an address that was only seen as a sender to whom it was seen from, unless somebody holds it."""
@@ -138,20 +139,28 @@ class Routes:
     # ------------------------------------------------------------ responses
 
     def asked(self, envelope: Envelope, session: NodeSession) -> None:
-        """Remember where the response to a message goes."""
-        self._pending[envelope.sender, envelope.id] = (session, envelope.to)
+        """Remember where the response to a message goes. Raises Conflict where it would go to somebody else: two
+        sessions that speak as one unowned address must not get each other's answers."""
+        key = (envelope.to, envelope.sender, envelope.id)
+        standing = self._pending.get(key)
+        if standing is not None and standing is not session:
+            if not self._settings.compatible and standing.principal.account != session.principal.account:
+                raise Conflict("somebody else waits for an answer to this id from this address")
+            standing.pending.discard(key)
+        self._pending[key] = session
+        session.pending.add(key)
         if len(self._pending) > self._settings.max_pending:
-            self._pending.popitem(last=False)
+            oldest, asker = self._pending.popitem(last=False)
+            asker.pending.discard(oldest)
 
     def asker(self, envelope: Envelope) -> NodeSession | None:
         """Who asked what this response answers; a final one is the last, unless many were asked."""
-        key = (envelope.to, envelope.id)
+        key = (envelope.sender, envelope.to, envelope.id)
         found = self._pending.get(key)
-        if found is None or found[1] != envelope.sender:
-            return None
-        if envelope.body.get("code") != 100 and len(self.receivers(envelope.sender)) < 2:
+        if found is not None and envelope.body.get("code") != 100 and len(self.receivers(envelope.sender)) < 2:
             del self._pending[key]
-        return found[0]
+            found.pending.discard(key)
+        return found
 
     def _let_go(self, address: str, session: NodeSession) -> None:
         session.held.pop(address, None)

@@ -31,6 +31,10 @@ class Wire(Protocol):
         ...
 
 
+Pending = tuple[str, str, int | str]
+"""A request whose response is routed back: to whom it went, who sent it, its id."""
+
+
 @dataclass(slots=True, eq=False)
 class NodeSession:
     """One session; satisfies `runtime.ports.Session`. `on_closed` is told why the runtime ended it."""
@@ -54,6 +58,8 @@ class NodeSession:
     subscribed: dict[str, None] = field(default_factory=dict)
     asked: dict[str, Envelope] = field(default_factory=dict)
     """Requests to Things under way, by their references; their statuses answer the message."""
+    pending: set[Pending] = field(default_factory=set)
+    """Requests to other hyperties whose responses are routed back here."""
     is_registered: bool = False
     """Whether the runtime knows this session now."""
     is_ended: bool = False

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "replay": ("skep.cli.replay:replay", "Play a CSV recording as a Thing."),
     "simulate": ("skep.cli.simulate:simulate", "Run simulated devices as an agent."),
     "authz": ("skep.cli.authz:authz", "Why somebody may or may not."),
+    "node": ("skep.cli.node:node", "The messaging node: what it routes."),
     "audit": ("skep.cli.audit:audit", "The log of security acts."),
     "doctor": ("skep.cli.doctor:doctor", "Look for what commonly goes wrong."),
     "demo": ("skep.cli.demo:demo", "The whole journey on this machine, with simulated devices."),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiomqtt
 import anyio
@@ -107,7 +108,8 @@ async def test_object_of_a_hyperty_is_a_thing_in_directory_history_and_over_mqtt
                 reporter = await runtime.report("weather", {"temperature": 20.5}, scheme="ctxt", schema=schema)
                 thing = consumer.thing(f"dtw:station:{reporter.url.rpartition('/')[2]}")
 
-                assert (await thing.describe())["properties"]["temperature"]["unit"] == "°C"
+                td: Any = await thing.describe()
+                assert td["properties"]["temperature"]["unit"] == "°C"
                 await reporter.set("temperature", 21.5)
                 await reporter.set("wind.speed", 4)
                 await until_read(thing.read, "wind", {"speed": 4})
