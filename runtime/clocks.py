@@ -29,6 +29,7 @@ class IDs:
 
     def __init__(self) -> None:
         self._last = 0
+        self._random = memoryview(b"")
         self._lock = Lock()
 
     def __call__(self) -> str:
@@ -37,8 +38,12 @@ class IDs:
             stamp = (time.time_ns() // 1_000_000) << 26
             self._last = stamp if stamp > self._last else self._last + 1
             ordered = self._last
+            if not self._random:
+                # Many at once: a call to the system for each would cost more than all the rest.
+                self._random = memoryview(os.urandom(6 * 512))
+            tail = int.from_bytes(self._random[:6], "big")
+            self._random = self._random[6:]
         milliseconds, count = ordered >> 26, ordered & 0x3FF_FFFF
-        tail = int.from_bytes(os.urandom(6), "big")
         value = (
             (milliseconds & 0xFFFF_FFFF_FFFF) << 80
             | 0x7 << 76
