@@ -200,7 +200,7 @@ async def test_nothing_is_acknowledged_after_a_failed_sync_and_readiness_says_so
             for publisher in publishers:
                 tasks.start_soon(publisher.publish, process, over)
             with anyio.fail_after(60):
-                while (reply := await client.get("/readyz")).status_code != 503:
+                while (reply := await client.get("/readyz")).status_code != 503:  # noqa: ASYNC110 - another process
                     await anyio.sleep(0.05)
             told = reply.text
             counts = [len(publisher.acknowledged) for publisher in publishers if not publisher.over_mqtt]

@@ -367,7 +367,7 @@ class LivesOfRequests(RuleBasedStateMachine):
         """Start a runtime, and the caller's session in it, which goes on where it was."""
         self._starts += 1
         self._house_home = home
-        home.mkdir(exist_ok=True)
+        home.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else runs
         started: asyncio.Future[House] = asyncio.get_running_loop().create_future()
         self._end = asyncio.Event()
         self._host = asyncio.create_task(self._hosted(home, started, self._end))

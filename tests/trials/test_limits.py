@@ -70,7 +70,7 @@ async def test_body_at_its_limit(tmp_path: Path, size: int, status: int) -> None
 
 @pytest.mark.parametrize(("depth", "taken"), [(32, True), (33, False)])
 async def test_depth_at_its_limit(tmp_path: Path, depth: int, taken: bool) -> None:
-    async with site(tmp_path) as (runtime, works, ann), http(runtime, works) as client, mqtt(runtime, works) as agent:
+    async with site(tmp_path) as (runtime, works, _), http(runtime, works) as client, mqtt(runtime, works) as agent:
         reply = await client.post("/agent/things/text/properties", content=f'{{"any": {nested(depth - 1)}}}')
         await agent.publish("agents/works/property/text/text", nested(depth), qos=1)
         value = runtime.running.rooms.twin.values.get("dtw:works:text", "property", "text")  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ async def test_subscriptions_of_a_session_at_their_limit(tmp_path: Path) -> None
 
 
 async def test_sessions_of_an_account_at_their_limit_leave_other_accounts_alone(tmp_path: Path) -> None:
-    async with site(tmp_path, limits={"max_sessions_per_account": 2}) as (runtime, works, ann):
+    async with site(tmp_path, limits={"max_sessions_per_account": 2}) as (runtime, works, ann):  # noqa: SIM117
         async with mqtt(runtime, ann) as first, mqtt(runtime, ann):
             with pytest.raises(aiomqtt.MqttError):
                 async with mqtt(runtime, ann) as third:

@@ -58,7 +58,7 @@ async def test_sigterm_under_load_keeps_what_was_acknowledged_and_ends_in_time(t
             code, took_s = await process.terminate()
             over.set()
             with anyio.fail_after(5):
-                while len(ended) < len(paths) + 1:
+                while len(ended) < len(paths) + 1:  # noqa: ASYNC110 - several tasks
                     await anyio.sleep(0.01)
         line = await judged(home, publishers, process.kills)
 
@@ -88,7 +88,7 @@ async def test_a_thousand_agents_are_back_in_half_a_minute(tmp_path: Path) -> No
     async def all_back() -> float:
         began = time.monotonic()
         with anyio.fail_after(120):
-            while len(back) < len(names):
+            while len(back) < len(names):  # noqa: ASYNC110 - many tasks
                 await anyio.sleep(0.02)
         return time.monotonic() - began
 
@@ -98,7 +98,7 @@ async def test_a_thousand_agents_are_back_in_half_a_minute(tmp_path: Path) -> No
         first_s = await all_back()
         await process.kill()
         with anyio.fail_after(30):
-            while back:
+            while back:  # noqa: ASYNC110 - many tasks
                 await anyio.sleep(0.01)
         await process.start()
         again_s = await all_back()

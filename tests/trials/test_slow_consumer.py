@@ -1,4 +1,4 @@
-"""Consumers that stop reading: others do not notice, the runtime's memory stays bounded, and in the end they are gone."""
+"""Consumers that stop reading: others do not notice, memory stays bounded, and in the end they are gone."""
 
 import asyncio
 import json
@@ -110,7 +110,7 @@ async def with_slow_consumers(home: Path, events: int) -> tuple[float, float, in
             # The stream holds back too much: it is closed. MQTT drops the oldest events of QoS 0 and counts them.
             async with process.client(accounts["root"]) as client:
                 with anyio.fail_after(30):
-                    while await _streams(client):
+                    while await _streams(client):  # noqa: ASYNC110 - another process
                         await anyio.sleep(0.1)
         finally:
             for one in sockets:

@@ -197,7 +197,7 @@ async def brewed(storm: Storm) -> None:
                 await storm.process.restart()
         storm.everybody.set()
         with anyio.move_on_after(END_S):
-            while await _unfinished(storm):
+            while await _unfinished(storm):  # noqa: ASYNC110 - another process
                 await anyio.sleep(0.3)
         storm.over.set()
         tasks.cancel_scope.cancel()
