@@ -18,7 +18,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._by_pattern: dict[Pattern, dict[Session, Tags]] = {}
-        self._by_session: dict[Session, set[Pattern]] = {}
+        self._by_session: dict[Session, tuple[Pattern, ...]] = {}
         self._shapes: dict[_Shape, int] = {}
         self._counts: dict[Session, int] = {}
 
@@ -31,8 +31,9 @@ class Subscriptions:
             self._shapes[shape] = self._shapes.get(shape, 0) + 1
         tags = bucket.get(session, ())
         if tag not in tags:
+            if not tags:
+                self._by_session[session] = (*self._by_session.get(session, ()), pattern)
             bucket[session] = (*tags, tag)
-            self._by_session.setdefault(session, set()).add(pattern)
             self._counts[session] = self._counts.get(session, 0) + 1
 
     def remove(self, session: Session, pattern: Pattern, tag: object) -> bool:
@@ -51,7 +52,7 @@ class Subscriptions:
 
     def remove_all(self, session: Session) -> None:
         """Forget everything of a session."""
-        for pattern in tuple(self._by_session.get(session, ())):
+        for pattern in self._by_session.pop(session, ()):
             self._drop(session, pattern, self._by_pattern[pattern])
         self._counts.pop(session, None)
 
@@ -61,7 +62,7 @@ class Subscriptions:
 
     def patterns(self, session: Session) -> Sequence[Pattern]:
         """What a session asked for."""
-        return tuple(self._by_session.get(session, ()))
+        return self._by_session.get(session, ())
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -97,8 +98,9 @@ class Subscriptions:
         bucket.pop(session, None)
         patterns = self._by_session.get(session)
         if patterns is not None:
-            patterns.discard(pattern)
-            if not patterns:
+            if left := tuple(other for other in patterns if other != pattern):
+                self._by_session[session] = left
+            else:
                 del self._by_session[session]
         if not bucket:
             del self._by_pattern[pattern]

@@ -7,12 +7,13 @@ does other things too, trust the ratios.
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import median
 
 from bench.mqtt import generator
 from bench.mqtt.scenarios import BETTER_MORE, IDLE_CONNECTIONS, SCENARIOS, Scenario
-from bench.mqtt.servers import available, running
+from bench.mqtt.servers import Server, available, running
 
 REFERENCE = "mosquitto"
 Figures = dict[str, dict[str, list[float]]]
@@ -51,10 +52,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measured(server: str, scenario: Scenario, seconds: int) -> float:
     """One load against a fresh server."""
-    with running(server) as one:
+    with running(server) as one, held(one, scenario.unrelated, {**one.options, "subscription": one.unrelated}):
         return generator.run(one.port, scenario.mode, seconds=seconds, **scenario.options, **one.options)[
             scenario.figure
         ]
+
+
+@contextmanager
+def held(one: Server, connections: int, options: Mapping[str, str]) -> Iterator[None]:
+    """Hold connections open, each with one subscription, until the context ends."""
+    if not connections:
+        yield
+        return
+    holder = generator.held(one.port, n=connections, seconds=120, **options)
+    try:
+        assert holder.stdout is not None
+        if not holder.stdout.readline():
+            raise RuntimeError("the connections did not come up")
+        yield
+    finally:
+        holder.terminate()
+        holder.wait()
 
 
 def idle_kib(server: str) -> float:
@@ -62,15 +80,8 @@ def idle_kib(server: str) -> float:
     with running(server) as one:
         generator.run(one.port, "storm", n=50, **one.options)
         before = one.rss
-        holder = generator.held(one.port, n=IDLE_CONNECTIONS, seconds=60, **one.options)
-        try:
-            assert holder.stdout is not None
-            if not holder.stdout.readline():
-                raise RuntimeError("the connections did not come up")
+        with held(one, IDLE_CONNECTIONS, one.options):
             return (one.rss - before) / 1024 / IDLE_CONNECTIONS
-        finally:
-            holder.terminate()
-            holder.wait()
 
 
 def print_table(servers: Sequence[str], scenarios: Sequence[Scenario], figures: Figures) -> None:

@@ -15,6 +15,8 @@ class Scenario:
     figure: str
     options: dict[str, int] = field(default_factory=dict)
     better: str = BETTER_MORE
+    unrelated: int = 0
+    """Connections that stay open meanwhile, each with a subscription that nothing matches."""
     target: float | None = None
     """Ratio native/mosquitto that is asked for: at least if more is better, at most if less is."""
 
@@ -36,6 +38,10 @@ SCENARIOS = (
              options={"n": 50, "qos": 1, "window": 10}, target=1.2),
     Scenario(name="ingest 10 QoS 1 window 100", mode="ingest", figure="acknowledged_per_s",
              options={"n": 10, "qos": 1, "window": 100}),
+    Scenario(name="ping-pong QoS 1 among 5 others", mode="pairs", figure="p50_ms",
+             options={"n": 1, "qos": 1, "window": 1}, better=BETTER_LESS, unrelated=5),
+    Scenario(name="ping-pong QoS 1 among 5,000 others", mode="pairs", figure="p50_ms",
+             options={"n": 1, "qos": 1, "window": 1}, better=BETTER_LESS, unrelated=5_000),
     Scenario(name="1,000 connections", mode="storm", figure="connects_per_s", options={"n": 1_000}),
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The servers that are compared, each in a process of its own on a free port of loopback.
 
-`runtime` is the whole of `skep run`: authentication, router, middleware, twin, and durable acknowledgement of QoS 1.
+`runtime` is the whole of `skep run`: authentication, router, middleware, twin, and durable acknowledgement of QoS 1;
+`runtime-undurable` is the same with `history.durable = false`.
 `native` and `amqtt` are the wire engines alone, behind a gate that accepts everything; `amqtt-stock` is amqtt's own
 broker. `mosquitto` is there if its program is installed. Run as a program, this module is one of the Python servers.
 """
@@ -87,6 +88,8 @@ class Server:
     process: psutil.Process
     options: Mapping[str, str] = field(default_factory=dict)
     """What the generator must say to this server: user, password, topics."""
+    unrelated: str = "unrelated/"
+    """Beginning of subscriptions that nothing published matches."""
 
     @property
     def rss(self) -> int:
@@ -96,7 +99,7 @@ class Server:
 
 def available() -> Sequence[str]:
     """The servers this machine can run."""
-    return ["runtime", "native", "amqtt", "amqtt-stock", *(["mosquitto"] if _mosquitto() else [])]
+    return ["runtime", "runtime-undurable", "native", "amqtt", "amqtt-stock", *(["mosquitto"] if _mosquitto() else [])]
 
 
 @contextmanager
@@ -105,8 +108,10 @@ def running(name: str) -> Iterator[Server]:
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        if name == "runtime":
-            (home / "skep.toml").write_text(_RUNTIME_CONFIG)
+        is_runtime = name.startswith("runtime")
+        if is_runtime:
+            durable = "true" if name == "runtime" else "false"
+            (home / "skep.toml").write_text(f"{_RUNTIME_CONFIG}[history]\ndurable = {durable}\n")
             address = f"127.0.0.1:{port}"
             listeners = ["--mqtt", address, "--http", "off", "--https", "off", "--mqtts", "off"]
             command = [sys.executable, "-m", "skep", "run", "--home", folder, *listeners]
@@ -121,8 +126,11 @@ def running(name: str) -> Iterator[Server]:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             _wait_for(port, process)
-            options = _prepared(home, port) if name == "runtime" else {}
-            yield Server(name=name, port=port, process=psutil.Process(process.pid), options=options)
+            options = _prepared(home, port) if is_runtime else {}
+            unrelated = "things/load/other/event/e" if is_runtime else "unrelated/"
+            yield Server(
+                name=name, port=port, process=psutil.Process(process.pid), options=options, unrelated=unrelated
+            )
         finally:
             process.terminate()
             try:

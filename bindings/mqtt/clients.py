@@ -5,7 +5,6 @@ policy of its kind. What the register does not know is kept here: which filter a
 go, and which status the client has confirmed last.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +33,8 @@ BINDING = "mqtt"
 MQTT_5 = 5
 MAX_REPLIES = 1_000
 """Requests of one client whose answers go to a topic of its own choice, oldest forgotten first."""
+MAX_TOPICS = 4_096
+"""Series whose topic is remembered."""
 MAX_HELD = 1_000
 """Requests that no filter of the agent's matches yet."""
 
@@ -59,11 +60,12 @@ class Answer:
 class Encoder:
     """Turns publications into deliveries; those of one publication that look alike are one object."""
 
-    __slots__ = ("_cache", "_of")
+    __slots__ = ("_cache", "_of", "_topics")
 
     def __init__(self) -> None:
         self._of: Publication | None = None
         self._cache: dict[tuple[int, bool, bool, Sequence[int]], Publish] = {}
+        self._topics: dict[tuple[str, Kind, str], str] = {}
 
     def encode(
         self, publication: Publication, qos: int, *, is_5: bool, retain: bool = False, ids: Sequence[int] = ()
@@ -79,7 +81,7 @@ class Encoder:
             if is_5:
                 properties = (*publication.user_properties, ("created", rfc3339(publication.created)))
             delivery = self._cache[key] = Publish(
-                topic=publication_topic(publication.twin, publication.kind, publication.name),
+                topic=self._topic(publication),
                 payload=publication.payload,
                 qos=qos,
                 retain=retain,
@@ -89,10 +91,41 @@ class Encoder:
             )
         return delivery
 
+    def _topic(self, publication: Publication) -> str:
+        """Spelled once for each series: encoding a name costs as much as encoding the rest of the packet."""
+        series = (publication.thing_id, publication.kind, publication.name)
+        topic = self._topics.get(series)
+        if topic is None:
+            if len(self._topics) >= MAX_TOPICS:
+                self._topics.clear()
+            topic = self._topics[series] = publication_topic(publication.twin, publication.kind, publication.name)
+        return topic
+
 
 class ClientSession:
     """One client's session (`runtime.ports.Session`)."""
 
+    __slots__ = (
+        "_answers",
+        "_encoder",
+        "_held",
+        "_inbox",
+        "_is_5",
+        "_owed",
+        "_refused_at",
+        "_sessions",
+        "_system",
+        "_things",
+        "_told",
+        "confirmed",
+        "is_away",
+        "link",
+        "order",
+        "origin",
+        "principal",
+        "session_id",
+        "source",
+    )
     binding = BINDING
 
     def __init__(self, session_id: str, link: Link, sessions: Sessions, encoder: Encoder) -> None:
@@ -112,8 +145,9 @@ class ClientSession:
         self._things: dict[str, Subscription] = {}
         self._inbox: dict[str, tuple[InboxFilter, int]] = {}
         self._system: dict[str, tuple[SystemFilter, int]] = {}
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._told: OrderedDict[str, int] = OrderedDict()
+        # Plain dicts keep the order too, and an idle client has five of them.
+        self._answers: dict[str, Answer] = {}
+        self._told: dict[str, int] = {}
         self._held: dict[str, tuple[Request, Callable[[], None]]] = {}
         self._owed = 0
         """Requests and statuses on the link that the client has not confirmed."""
@@ -233,7 +267,7 @@ class ClientSession:
                 return False
         self._told[status.request_id] = status.seq
         if len(self._told) > MAX_REPLIES:
-            self._told.popitem(last=False)
+            del self._told[next(iter(self._told))]
         if status.is_final:
             self._answers.pop(reference, None)
         return True
@@ -247,7 +281,7 @@ class ClientSession:
         """Remember where the statuses of a request are to go."""
         self._answers[caller_ref] = answer
         if len(self._answers) > MAX_REPLIES:
-            self._answers.popitem(last=False)
+            del self._answers[next(iter(self._answers))]
 
     def forget_answer(self, caller_ref: str) -> None:
         """The request was refused: there will be none."""

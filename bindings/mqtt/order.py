@@ -26,8 +26,9 @@ class Order:
     def __init__(self) -> None:
         self.unstarted = 0
         """Publishes whose handling is a task that has not begun, so that what it waits for is not known yet."""
-        self._storing: set[asyncio.Future[Any]] = set()
-        self._reporting = asyncio.Lock()
+        # Most clients only listen, so what costs memory is made when it is used; an empty set is thrice an empty dict.
+        self._storing: dict[asyncio.Future[Any], None] = {}
+        self._reporting: asyncio.Lock | None = None
         self._turns: dict[str, _Turn] = {}
 
     def may_pass(self, thing: str) -> bool:
@@ -36,25 +37,27 @@ class Order:
 
     def begun(self, stored: "asyncio.Future[Any]") -> None:
         """Something is being stored until `ended`, or until the future is done."""
-        self._storing.add(stored)
+        self._storing[stored] = None
 
     def ended(self, stored: "asyncio.Future[Any]") -> None:
         """It is stored, or never will be."""
-        self._storing.discard(stored)
+        self._storing.pop(stored, None)
 
     @contextmanager
     def storing(self) -> Iterator[None]:
         """While the block runs, values or events are being stored."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._storing.add(stored)
+        self._storing[stored] = None
         try:
             yield
         finally:
-            self._storing.discard(stored)
+            self._storing.pop(stored, None)
             stored.set_result(None)
 
     async def stored(self) -> None:
         """Return when what came before is stored and told, in the order of the calls."""
+        if self._reporting is None:
+            self._reporting = asyncio.Lock()
         if self._storing or self._reporting.locked():
             async with self._reporting:
                 if self._storing:
