@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from things.lake import PRESENCE, READINGS, REQUESTS, THINGS, Commit, Part, Snapshot, agent_of
 from twin.lake.declared import SeriesTypes
 from twin.lake.manifest import Manifest
-from twin.lake.rows import HotRow, HotRows
-from twin.lake.tables import day_tables, table_of, write_parquet
+from twin.lake.rows import HotColumns, HotRows
+from twin.lake.tables import table_of, tables_of, write_parquet
 
 ROWS_PER_COMMIT = 500_000
 """Rows that are in memory at once (about 200 MB), and the most that one commit adds."""
@@ -66,16 +66,18 @@ class Sealer:
         last = hot.last() if up_to is None else min(up_to, hot.last())
         rows = parts = size = commits = 0
         fresh = [batch for batch in beside if batch.rows and batch.mark > base.marks.get(batch.table, 0)]
-        waiting: list[HotRow] = []
-        for batch in hot.batches(start, last, BATCH):
-            waiting.extend(batch)
-            if len(waiting) >= ROWS_PER_COMMIT:
+        waiting: list[HotColumns] = []
+        count = 0
+        for batch in hot.columns(start, last, BATCH):
+            waiting.append(batch)
+            count += len(batch.row_ids)
+            if count >= ROWS_PER_COMMIT:
                 base, written, more = self._commit(base, waiting, fresh)
-                rows, parts, size, commits = rows + len(waiting), parts + written, size + more, commits + 1
-                waiting, fresh = [], []
+                rows, parts, size, commits = rows + count, parts + written, size + more, commits + 1
+                waiting, fresh, count = [], [], 0
         if waiting or fresh:
             base, written, more = self._commit(base, waiting, fresh)
-            rows, parts, size, commits = rows + len(waiting), parts + written, size + more, commits + 1
+            rows, parts, size, commits = rows + count, parts + written, size + more, commits + 1
         return Sealed(start, base.sealed, rows, parts, size, commits)
 
     def clear_unlisted(self) -> int:
@@ -91,7 +93,9 @@ class Sealer:
                     gone += 1
         return gone
 
-    def _commit(self, base: Snapshot, rows: Sequence[HotRow], beside: Sequence[Beside]) -> tuple[Snapshot, int, int]:
+    def _commit(
+        self, base: Snapshot, rows: Sequence[HotColumns], beside: Sequence[Beside]
+    ) -> tuple[Snapshot, int, int]:
         gateway, seq = self.manifest.gateway, base.seq + 1
         parts: list[Part] = []
         size = 0
@@ -105,14 +109,14 @@ class Sealer:
             if batch.table == THINGS:
                 self.types.add(batch.rows)
         if rows:
-            for day in day_tables(rows, self.types, gateway):
+            for day in tables_of(rows, self.types, gateway):
                 path = readings_path(gateway, day.day, day.first, day.last, seq)
                 written = self.place.write(path, lambda file, day=day: write_parquet(day.table, file))  # type: ignore[misc]
                 parts.append(
                     Part(path=path, rows=day.table.num_rows, sha256=written.sha256, first=day.first, last=day.last)
                 )
                 size += written.size
-        last = rows[-1][0] if rows else base.sealed
+        last = rows[-1].row_ids[-1] if rows else base.sealed
         commit = Commit(
             gateway=gateway,
             seq=seq,

@@ -5,6 +5,7 @@ cost of a row does not depend on the length of its Thing's id.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from things.lake import (
     placed,
 )
 from twin.lake.declared import Declared
-from twin.lake.rows import HotRow
+from twin.lake.rows import HotColumns, HotRow, columns_of
 
 DAY_US = 86_400_000_000
 ROW_GROUP = 131_072
@@ -88,14 +89,23 @@ def table_of(name: str, rows: Sequence[Mapping[str, Any]], gateway: str) -> pa.T
 
 def day_tables(rows: Sequence[HotRow], describe: Describe, gateway: str) -> Iterator[DayTable]:
     """The rows by day of creation, each sorted by (Thing, name, created, row id)."""
-    series, codes = _coded(rows, describe)
-    # fmt: off
-    row_ids, _, _, _, created, received, texts, quality, td_versions, source_times, units, types = (
-        zip(*rows, strict=True)
+    return tables_of([columns_of(rows)], describe, gateway)
+
+
+def tables_of(batches: Sequence[HotColumns], describe: Describe, gateway: str) -> Iterator[DayTable]:
+    """The same of readings by column; the batches follow each other in order of row id."""
+    series, codes = _coded(batches, describe)
+    row_ids, created, received, texts, quality, td_versions, source_times = (
+        list(chain.from_iterable(columns)) for columns in zip(*(batch[2:9] for batch in batches), strict=True)
     )
-    # fmt: on
+    units, types = (
+        list(chain.from_iterable(batch[column] or [None] * len(batch.keys) for batch in batches))
+        if any(batch[column] for batch in batches)
+        else []
+        for column in (9, 10)
+    )
     declared = [item.declared.value_type for item in series]
-    if any(types):
+    if types:
         per_row: Sequence[str | None] = [own or declared[code] for own, code in zip(types, codes, strict=True)]
     else:
         per_row = [declared[code] for code in codes]
@@ -107,7 +117,7 @@ def day_tables(rows: Sequence[HotRow], describe: Describe, gateway: str) -> Iter
     row_id_array = pa.array(row_ids, pa.int64())
     days = pc.cast(pc.floor(pc.divide(pc.cast(created_array, pa.float64()), float(DAY_US))), pa.int64())
     unit_array = _dictionary([item.declared.unit for item in series], code_array)
-    if any(units):
+    if units:
         own_units = pa.array(units, pa.string())
         unit_array = pc.if_else(pc.is_valid(own_units), own_units, pc.cast(unit_array, pa.string()))
     columns = {
@@ -151,18 +161,23 @@ class _Series(NamedTuple):
     declared: Declared
 
 
-def _coded(rows: Sequence[HotRow], describe: Describe) -> tuple[list[_Series], list[int]]:
+def _coded(batches: Sequence[HotColumns], describe: Describe) -> tuple[list[_Series], list[int]]:
+    """Every series at each of its TD versions, and which of them each row belongs to."""
     codes: dict[tuple[str, str, str, int], int] = {}
     series: list[_Series] = []
     coded: list[int] = []
-    append = coded.append
-    for row in rows:
-        key = (row[1], row[2], row[3], row[8])
-        code = codes.get(key)
-        if code is None:
-            code = codes[key] = len(series)
-            series.append(_Series(row[1], row[2], row[3], describe(*key)))
-        append(code)
+    for batch in batches:
+        # Keys are the batch's own: the same number means another series in another file.
+        found: dict[tuple[Any, int], int] = {}
+        pairs = list(zip(batch.keys, batch.td_versions, strict=True))
+        for pair in dict.fromkeys(pairs):
+            thing_id, kind, name = batch.series[pair[0]]
+            whole = (thing_id, kind, name, pair[1])
+            if whole not in codes:
+                codes[whole] = len(series)
+                series.append(_Series(thing_id, kind, name, describe(*whole)))
+            found[pair] = codes[whole]
+        coded.extend(map(found.__getitem__, pairs))
     return series, coded
 
 

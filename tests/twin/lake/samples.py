@@ -12,7 +12,7 @@ from things.lake import READINGS, Snapshot
 from twin.history import files
 from twin.lake.manifest import Manifest
 from twin.lake.places import place_of
-from twin.lake.rows import HotRow
+from twin.lake.rows import HotColumns, HotRow, columns_of
 from twin.lake.sealing import Sealer
 
 NOON = 1_767_268_800_000_000
@@ -35,6 +35,9 @@ class Rows:
         chosen = [row for row in self.rows if first <= row.row_id <= last]
         for start in range(0, len(chosen), size):
             yield chosen[start : start + size]
+
+    def columns(self, first: int, last: int, size: int) -> Iterator[HotColumns]:
+        return map(columns_of, self.batches(first, last, size))
 
 
 def hot_row(row_id: int, value: object, **members: Any) -> HotRow:
