@@ -17,6 +17,7 @@ from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.records import HistoryQuery, Row
 from things.times import parse_time, rfc3339
+from things.vocabulary import ServiceType
 from twin.directory import DirectoryStore
 from twin.methods import TEXT, TEXTS, TIME, Given, Method, Service, method, on_thing
 from twin.readings import Readings
@@ -41,6 +42,7 @@ class HistoryService(Service):
     """Stored events and values, hot and sealed as one series."""
 
     thing_id = "dtw:history:readings"
+    service_type = ServiceType.HISTORY_SERVICE
     title = "History"
 
     def __init__(

@@ -12,6 +12,7 @@ from things.errors import UnknownName
 from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.schemas import DataSchema
+from things.vocabulary import ServiceType
 
 TEXT = {"type": "string", "minLength": 1, "maxLength": 512}
 TEXTS = {"type": "array", "items": TEXT, "maxItems": 10_000}
@@ -57,13 +58,14 @@ class Service:
     """What the services share: their methods make their TD, and a method's schema guards its input."""
 
     thing_id: ClassVar[str]
+    service_type: ClassVar[ServiceType]
     title: ClassVar[str]
     methods: ClassVar[Mapping[str, Method]]
 
     def __init__(self) -> None:
         self.td: dict[str, Any] = {
             "@context": ["https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"}],
-            "@type": "skep:Service",
+            "@type": [ServiceType.SERVICE.value, self.service_type.value],
             "title": self.title,
             "actions": {name: method.action for name, method in self.methods.items()},
         }

@@ -25,7 +25,7 @@ from things.messages import JSONValue, Operation
 from things.records import Entry, Value
 from things.td import ThingDescription
 from things.times import parse_time, rfc3339
-from things.vocabulary import Term
+from things.vocabulary import ServiceType, Term
 from twin.directory import OVERLAY_MEMBERS, DirectoryStore, TDVersion
 from twin.methods import OBJECT, TEXT, TIME, Given, Method, Service, method, on_thing
 from twin.search import May, Search
@@ -50,6 +50,7 @@ class DirectoryService(Service):
     """Thing Descriptions: read by everyone as far as they may see, other entries written by managers and services."""
 
     thing_id = "dtw:directory:things"
+    service_type = ServiceType.DIRECTORY_SERVICE
     title = "Directory"
 
     def __init__(self, directory: DirectoryStore, may: May, view: View, search: Search) -> None:
@@ -282,6 +283,7 @@ class ValuesService(Service):
     """Latest values of properties and events."""
 
     thing_id = "dtw:values:latest"
+    service_type = ServiceType.VALUES_SERVICE
     title = "Latest values"
 
     def __init__(

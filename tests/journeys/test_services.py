@@ -107,6 +107,9 @@ async def test_directory_values_and_history_are_read(runtime: Skep, pump: None, 
     async with caller(runtime, await runtime.add("ann")) as call:
         td = output(await call(DIRECTORY, "readTD", {"thingID": PUMP_1}))
         found = output(await call(DIRECTORY, "listTDs", {"filter": "flow > 2 and title = Pump"}))
+        services = output(
+            await call(DIRECTORY, "listTDs", {"filter": "@type = ValuesService or @type = HistoryService"})
+        )
         versions = output(await call(DIRECTORY, "listVersions", {"thingID": PUMP_1}))
         flow = output(await call(VALUES, "readProperty", {"thingID": PUMP_1, "name": "flow"}))
         online = output(await call(VALUES, "readProperty", {"thingID": PUMP_1, "name": "online"}))
@@ -114,6 +117,7 @@ async def test_directory_values_and_history_are_read(runtime: Skep, pump: None, 
 
     assert td["id"] == PUMP_1
     assert [one["id"] for one in found["items"]] == [PUMP_1]
+    assert [one["id"] for one in services["items"]] == [HISTORY, VALUES]
     assert [one["version"] for one in versions["items"]] == [1]
     assert (flow["value"], online["value"]) == (3.0, False)
     assert [row["value"] for row in rows["items"]] == [1.0, 2.0, 3.0]
