@@ -33,6 +33,7 @@ from bindings.http.binding import HttpBinding
 from bindings.http.callers import cookie_names
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
+from bindings.messaging_node.asyncapi import described
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.rest import RestEndpoint
 from bindings.messaging_node.service import NodeService
@@ -292,7 +293,7 @@ class _Assembly:
             tls=tls if config.http.https else None,
             accounts=rooms.authenticator,
             health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
-            documents={"/vocabulary/skep.jsonld": CONTEXT},
+            documents={"/vocabulary/skep.jsonld": CONTEXT, "/asyncapi.json": described()},
             may_read=lambda principal, thing_id: self._may(principal, Operation.READ, Address(thing_id)),
         )
         rooms.twin.directory.on_changed(self._http.directory_changed)
