@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -152,7 +153,7 @@ class Agent:
 
     # ------------------------------------------------------------ what it speaks for
 
-    def expose(self, thing: str, td: Mapping[str, JsonValue] | str | bytes) -> None:
+    def expose(self, thing: str, td: Mapping[str, Any] | str | bytes) -> None:
         """Speak for a Thing from now on; its description is announced at each connect. Raises TDInvalid."""
         text = td if isinstance(td, str | bytes) else encode(dict(td))
         self._tds[checked_thing(thing)] = ThingDescription.parse(text, agent=True).text

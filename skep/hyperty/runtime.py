@@ -60,7 +60,7 @@ class Runtime:
         token: str | None = None,
         domain: str = "localhost",
         runtime_url: str | None = None,
-        ca: Path | None = None,
+        ca: str | Path | None = None,
     ) -> None:
         self.domain = domain
         self.url = runtime_url or f"hyperty-runtime://{domain}/{uuid4()}"

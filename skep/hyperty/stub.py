@@ -31,7 +31,14 @@ class NodeStub:
     """Messages to and from one node. Sending before the first `connected` waits for it."""
 
     def __init__(
-        self, url: str, runtime_url: str, *, token: str | None, ca: Path | None, arrived: Arrived, renewed: Renewed
+        self,
+        url: str,
+        runtime_url: str,
+        *,
+        token: str | None,
+        ca: str | Path | None,
+        arrived: Arrived,
+        renewed: Renewed,
     ) -> None:
         self._url = url
         self._runtime_url = runtime_url

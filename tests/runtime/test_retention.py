@@ -13,7 +13,7 @@ from things.errors import Unavailable
 pytestmark = pytest.mark.anyio
 
 HOUR = 3_600_000_000
-RULES = [{"days": 30.0}, {"thing_id": "dtw:a:lamp", "days": 1.0}]
+RULES: Sequence[Mapping[str, Any]] = [{"days": 30.0}, {"thing_id": "dtw:a:lamp", "days": 1.0}]
 
 
 @dataclass
