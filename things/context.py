@@ -13,6 +13,7 @@ _MEANINGS: dict[Term, tuple[str, str | None]] = {
     Term.LAST_SEEN: ("When the agent of the Thing was last heard of.", "xsd:dateTime"),
     Term.AGENT: ("The account that speaks for the Thing.", None),
     Term.SOURCE_ID: ("The id that the Thing Description of the agent gives the Thing.", "@id"),
+    Term.DERIVED_FROM: ("The Things that the values of the Thing were computed of.", "@id"),
     Term.HISTORY: ("The stored values and events of the Thing.", "@id"),
     Term.REQUESTS: ("The requests made of the Thing and their states.", "@id"),
 }

@@ -31,6 +31,8 @@ class Term(StrEnum):
     """On a twin: the account that speaks for the Thing."""
     SOURCE_ID = "skep:sourceID"
     """On a twin: the id that its own TD gives it."""
+    DERIVED_FROM = "skep:derivedFrom"
+    """On a Thing that a job publishes: ids of the Things its values were computed of."""
     HISTORY = "skep:history"
     """Relation of a link: the stored values and events of the Thing."""
     REQUESTS = "skep:requests"

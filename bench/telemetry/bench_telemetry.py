@@ -92,10 +92,11 @@ def show_sealing(root: Path, rows: int) -> None:
         assert batch
     reading = time.perf_counter() - began
     sealer = Sealer(Manifest(place_of(root / "lake"), "bench", lambda: time.time_ns() // 1000))
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     sealed = sealer.seal(hot)
-    took = time.perf_counter() - began
-    print(f"seal       {rows / took:,.0f} rows/s, {reading / took:.2f} of only reading them from SQLite")
+    took, worked = time.perf_counter() - began, time.process_time() - worked
+    print(f"seal       {rows / took:,.0f} rows/s, {rows / worked:,.0f} rows/s of processor time")
+    print(f"           {reading / took:.2f} of only reading them as rows from SQLite")
     assert sealed.rows == rows
 
 

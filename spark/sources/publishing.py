@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from spark.sources.live import LiveGateway
 from things.addresses import checked_thing
 from things.errors import Invalid, Rejected
+from things.vocabulary import Term
 
 BATCH = 1_000
 
@@ -92,7 +93,7 @@ class Publisher(DataSourceWriter):
             "@context": ["https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"}],
             "@type": "skep:Table",
             "title": title,
-            **({"skep:derivedFrom": self.sources} if self.sources else {}),
+            **({Term.DERIVED_FROM.value: self.sources} if self.sources else {}),
             "events": {self.event: {"data": {"type": "object", "properties": members}}},
         }
 
