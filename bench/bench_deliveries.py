@@ -125,9 +125,15 @@ async def clients(*which: aiomqtt.Client) -> AsyncIterator[None]:
 
 
 async def stopped(*tasks: "asyncio.Task[None]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """End the readers; one that is just taking a message does not hear the first call."""
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        done, waiting = await asyncio.wait(waiting, timeout=0.2)
+        for task in done:
+            if not task.cancelled():
+                task.exception()
 
 
 def _client(address: tuple[str, int], name: str, secret: str = "") -> aiomqtt.Client:

@@ -1,6 +1,6 @@
 """Whoever loses a right, a role, a token or an account hears nothing more: on MQTT of both engines, MQTT over
-WebSocket, event streams and long polls. What is published after the act has been answered reaches none of their open sessions,
-and where credentials ended the sessions are closed within a second.
+WebSocket, event streams and long polls. What is published after the act has been answered reaches none of their open
+sessions, and where credentials ended the sessions are closed within a second.
 """
 
 import asyncio
