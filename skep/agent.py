@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from types import TracebackType
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
