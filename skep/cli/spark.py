@@ -61,7 +61,7 @@ for _name, _summary in JOBS.items():
     epilog="""\b
 Examples:
   skep spark serve --home ./site
-  skep invoke dtw:jobs:jobs recompute '{"day": "yesterday", "window": "1h"}' --wait --home ./site
+  skep invoke dtw:jobs:jobs recompute '{"day": "yesterday", "window": "1h"}' --wait --timeout 600 --home ./site
 """
 )
 @click.option("--home", type=click.Path(path_type=Path), help="Data folder of a running runtime; makes the account.")

@@ -12,12 +12,17 @@ from typing import Any
 import aiomqtt
 import anyio
 import httpx
+import psutil
 import pytest
 
+from skep.agent import Agent
 from skep.consumer import Change, Consumer
+from skep.jobs import Jobs, Workplace
 from skep.requested import Status
 from spark.jobs.locks import only_job
+from tests.skep.gateways import Gateway, served
 from tests.support import PUMP, Account, Skep, skep
+from tests.twin.lake.samples import Lake, Rows, hot_row
 from things.errors import Conflict
 from things.times import rfc3339
 
@@ -128,6 +133,40 @@ async def test_a_day_is_recomputed_by_an_action_and_its_table_seen_by_all(tmp_pa
     assert repaired[-1] == (yesterday(300), "dtw:agent1:pump", 2)
     assert wrong.error is not None
     assert "is not a window" in wrong.error
+
+
+@pytest.mark.spark
+async def test_a_cancelled_run_leaves_no_process_and_the_table_is_free_again(tmp_path: Path) -> None:
+    gateway = Gateway()
+    lake = Lake(tmp_path / "lake")
+    lake.sealer.seal(Rows([hot_row(1, 1.0)]))
+    async with served("native", gateway) as port:
+        agent = Agent(f"mqtt://127.0.0.1:{port}", "jobs", "secret")
+        place = Workplace(lake=["--lake", str(lake.root)], url="http://127.0.0.1:9", token="unused", master="local[1]")
+        Jobs(agent, place)
+        with anyio.fail_after(PATIENCE_S):
+            async with agent:
+                await gateway.takes_requests()
+                gateway.send("inbox/jobs/action/jobs/rollup/r1", {"day": "2026-01-01"})
+                await gateway.until(lambda: any(s.get("progress") == 5 for s in gateway.statuses("r1")))
+                started = runs()
+
+                gateway.send("inbox/jobs/cancel/r1", empty=True)
+                ended = await gateway.final("r1")
+                left = runs()
+                await agent.flush()
+
+    said = [item["data"] for item in gateway.readings() if item["name"] == "running"]
+    assert len(started) == 1
+    assert ended["state"] == "cancelled"
+    assert not left
+    assert said == [["rollup-5m"], []]
+
+
+def runs() -> list[psutil.Process]:
+    """The job processes that this one started."""
+    found = psutil.Process().children(recursive=True)
+    return [process for process in found if "spark.jobs.rollup" in process.cmdline()]
 
 
 def test_two_jobs_do_not_write_one_table(tmp_path: Path) -> None:
