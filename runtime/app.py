@@ -13,7 +13,7 @@ import os
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,6 @@ from bindings.mqtt.server import NativeEngine, SessionStore
 from bindings.websocket.binding import PATH as WEB_THING_PATH
 from bindings.websocket.binding import WebSocketBinding
 from runtime import logs
-from runtime.announcement import Announced, announcing
 from runtime.clocks import IDs, SteadyClock, wall_clock
 from runtime.config import Config, parse_listener
 from runtime.core import Clocks, Runtime, Stores
@@ -185,8 +184,7 @@ async def started(home: Path, config: Config | None = None) -> AsyncIterator[Run
                         for binding in assembly.bindings:
                             await servers.start(_served, binding.serve, assembly.runtime)
                         try:
-                            async with assembly.announced():
-                                yield assembly.running()
+                            yield assembly.running()
                         finally:
                             servers.cancel_scope.cancel()
                 finally:
@@ -354,23 +352,6 @@ class _Assembly:
                     log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
             except SkepError as error:
                 log.error("housekeeping put off", extra={"code": error.code, "detail": error.detail})
-
-    def announced(self) -> AbstractAsyncContextManager[None]:
-        """The directory on the local network, if it is wanted there and there is a listener."""
-        http = self._rooms.config.http
-        base, listener = (
-            (self._http.https_url, http.https) if self._http.https_url else (self._http.http_url, http.http)
-        )
-        if not self._rooms.config.discovery.mdns or base is None or listener is None:
-            return contextlib.nullcontext()
-        return announcing(
-            Announced(
-                instance=f"skep-{gateway_id(self._rooms.home)}",
-                host=parse_listener(listener)[0],
-                port=int(base.rpartition(":")[2]),
-                scheme=base.partition(":")[0],
-            )
-        )
 
     def _services(self, views: TwinViews) -> Sequence[Service]:
         rooms = self._rooms
