@@ -44,6 +44,8 @@ SESSION_TYPES = frozenset({"open", "re-open", "close"})
 GUEST_ROLE = "guest"
 _DONE = DeliveryStatus(request_id="", state=State.COMPLETED)
 _HOUSE_S = 1.0
+_EXPIRE_TICKS = 5
+"""Who reads sees what is expired at once; who subscribed hears of it within so many seconds."""
 _NO_REPLY = frozenset({"response"})
 
 
@@ -75,6 +77,7 @@ class MessagingNode:
         self.twins = Twins(settings, lambda: self.sink)
         self.mirror = Mirror(settings, lambda: self.sink)
         self._registry: Registry | None = None
+        self._ticks = 0
 
     @property
     def sink(self) -> Sink:
@@ -153,8 +156,9 @@ class MessagingNode:
                 await self.end(session, "stale")
         for token in [token for token, (until, _) in self._kept.items() if until <= now]:
             del self._kept[token]
+        self._ticks += 1
         try:
-            if self._registry is not None:
+            if self._registry is not None and self._ticks % _EXPIRE_TICKS == 0:
                 await self._registry.expire()
         except SkepError as error:
             log.error("registrations not looked after", extra={"code": error.code, "detail": error.detail})
@@ -306,6 +310,7 @@ class MessagingNode:
         for address in kept["held"]:
             self.routes.holders.add(address, session)
             session.held[address] = None
+        session.claimed = set(kept["claimed"])
         session.keys = {key: list(found) for key, found in kept["keys"].items()}
         for address in kept["subscribed"]:
             session.subscribed[address] = None

@@ -63,13 +63,16 @@ class Registry:
         self._things = things
         self._objects = objects
         self._entries: dict[str, Entry] = {}
+        self._by_term: dict[str, dict[str, None]] = {}
+        """Addresses by whatever an entry is found by, so that a search looks at its candidates only."""
+        self._by_session: dict[str, dict[str, None]] = {}
         self._last = 0
         self.addresses: Sequence[str] = (f"domain://registry.{settings.domain}",)
 
     async def load(self) -> None:
         """Take up what was kept; whose session did not survive is no longer live."""
         for entry in await self._store.registrations():
-            self._entries[entry["url"]] = entry
+            self._set(entry)
 
     async def answer(self, envelope: Envelope, caller: NodeSession) -> Body | None:
         match envelope.type:
@@ -88,8 +91,7 @@ class Registry:
         """What a session registered is no longer live."""
         if self._settings.compatible:
             return
-        gone = [entry for entry in self._entries.values() if entry["_session"] == session.session_id]
-        await self._disconnect(gone)
+        await self._disconnect([self._entries[url] for url in self._by_session.get(session.session_id, ())])
 
     async def expire(self) -> None:
         """What was not kept alive is no longer live; what has been so for another life is forgotten."""
@@ -102,7 +104,7 @@ class Registry:
         if dead:
             await self._store.drop_registrations(dead)
             for url in dead:
-                del self._entries[url]
+                self._unset(url)
 
     # ------------------------------------------------------------ writing
 
@@ -167,7 +169,7 @@ class Registry:
         if entry is not None:
             self._check_owner(url, entry, caller)
             await self._store.drop_registrations([url])
-            self._entries.pop(url, None)
+            self._unset(url)
             await self._push({**entry, "status": "disconnected"})
             await self._objects.unregistered(url, caller)
         return OK
@@ -197,7 +199,26 @@ class Registry:
         if len(encode(entry)) > MAX_ENTRY_BYTES:
             raise Invalid(f"a registration is at most {MAX_ENTRY_BYTES} bytes")
         await self._store.put_registration(entry["url"], entry)
-        self._entries[entry["url"]] = entry
+        self._set(entry)
+
+    def _set(self, entry: Entry) -> None:
+        url = entry["url"]
+        self._unset(url)
+        self._entries[url] = entry
+        for term in _terms(entry):
+            self._by_term.setdefault(term, {})[url] = None
+        self._by_session.setdefault(entry["_session"], {})[url] = None
+
+    def _unset(self, url: str) -> None:
+        entry = self._entries.pop(url, None)
+        if entry is None:
+            return
+        for index, keys in ((self._by_term, _terms(entry)), (self._by_session, [entry["_session"]])):
+            for key in keys:
+                urls = index.get(key, {})
+                urls.pop(url, None)
+                if not urls:
+                    index.pop(key, None)
 
     async def _disconnect(self, entries: Sequence[Entry]) -> None:
         changed = {
@@ -208,7 +229,8 @@ class Registry:
         if not changed:
             return
         await self._store.put_registrations(changed)
-        self._entries |= changed
+        for entry in changed.values():
+            self._set(entry)
         for entry in changed.values():
             await self._push(entry)
 
@@ -241,8 +263,8 @@ class Registry:
             return _told({resource: self._now(entry)}, one=resource)
         found = {
             str(entry["url"]): self._now(entry)
-            for entry in self._entries.values()
-            if _names(entry, resource) and _fits(entry, wanted)
+            for entry in map(self._entries.__getitem__, self._by_term.get(_last_part(resource), ()))
+            if _is_of_kind(entry, resource) and _fits(entry, wanted)
         }
         if not found:
             raise NotFound("Not Found")
@@ -296,19 +318,23 @@ def _last_part(resource: str) -> str:
     return resource.split("/", 2)[2] if len(steps) > 2 else resource
 
 
-def _names(entry: Entry, resource: str) -> bool:
-    wanted = _last_part(resource)
-    if resource.startswith("/hyperty/") and scheme_of(str(entry["url"])) not in _HYPERTY_SCHEMES:
-        return False
-    if resource.startswith("/dataobject/") and scheme_of(str(entry["url"])) in _HYPERTY_SCHEMES:
-        return False
-    if wanted in (entry.get("user"), entry.get("guid"), entry.get("name"), entry.get("reporter"), entry["url"]):
-        return True
+def _terms(entry: Entry) -> set[str]:
+    """Everything an entry is found by."""
     identity = entry.get("identity")
+    known = identity if isinstance(identity, dict) else {}
     user = entry.get("user")
-    return (isinstance(identity, dict) and wanted in (identity.get("email"), identity.get("username"))) or (
-        isinstance(user, str) and user.startswith("user://") and user.rpartition("/")[2] == wanted
-    )
+    found = [
+        *(entry.get(name) for name in ("url", "user", "guid", "name", "reporter")),
+        known.get("email"),
+        known.get("username"),
+        user.rpartition("/")[2] if isinstance(user, str) and user.startswith("user://") else None,
+    ]
+    return {term for term in found if isinstance(term, str) and term}
+
+
+def _is_of_kind(entry: Entry, resource: str) -> bool:
+    is_hyperty = scheme_of(str(entry["url"])) in _HYPERTY_SCHEMES
+    return not resource.startswith("/dataobject/" if is_hyperty else "/hyperty/")
 
 
 def _fits(entry: Entry, criteria: Mapping[str, JSONValue]) -> bool:

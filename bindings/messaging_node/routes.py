@@ -75,6 +75,7 @@ class Routes:
             raise QueueFull("this session (addresses)", self._settings.max_addresses)
         self.holders.add(address, session)
         session.held[address] = None
+        session.claimed.discard(address)
 
     def release(self, address: str, session: NodeSession) -> None:
         """Stop routing an address and those below it, whichever session of the account holds it; unknown ones are
@@ -90,10 +91,13 @@ class Routes:
         if len(session.subscribed) >= self._settings.max_subscriptions and address not in session.subscribed:
             raise QueueFull("this session (subscriptions)", self._settings.max_subscriptions)
         if not self._settings.compatible and not is_open(address) and not self._is_child(address, session):
+            is_fresh = address not in session.held
             try:
                 self.hold(address, session)
             except Conflict as error:
                 raise Forbidden(error.detail) from error
+            if is_fresh:
+                session.claimed.add(address)
         self.listeners.add(address, session)
         session.subscribed[address] = None
 
@@ -108,7 +112,7 @@ class Routes:
         """Stop hearing; idempotent."""
         if self.listeners.remove(address, session):
             session.subscribed.pop(address, None)
-            if not self._settings.compatible and not is_open(address):
+            if address in session.claimed:
                 self._let_go(address, session)
 
     def free(self, session: NodeSession) -> None:
@@ -164,6 +168,7 @@ class Routes:
 
     def _let_go(self, address: str, session: NodeSession) -> None:
         session.held.pop(address, None)
+        session.claimed.discard(address)
         self.holders.remove(address, session)
 
 

@@ -53,6 +53,8 @@ class NodeSession:
     wires: list[Wire] = field(default_factory=list)
     held: dict[str, None] = field(default_factory=dict)
     """Addresses this session holds."""
+    claimed: set[str] = field(default_factory=set)
+    """Those of them that were only claimed by listening, and go when it stops."""
     keys: dict[str, list[str]] = field(default_factory=dict)
     """Addresses by allocation key."""
     subscribed: dict[str, None] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class NodeSession:
             "runtimeURL": self.runtime_url,
             "account": self.principal.account,
             "held": list(self.held),
+            "claimed": list(self.claimed),
             "keys": self.keys,
             "subscribed": list(self.subscribed),
         }

@@ -8,6 +8,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.bindings.messaging_node.support import ALLOCATION, SM, client, connected, stub
 from tests.support import Skep, skep
+from things.identity import AccountType
 
 pytestmark = pytest.mark.anyio
 
@@ -217,3 +218,27 @@ async def test_client_that_does_not_read_is_dropped_and_others_go_on(tmp_path: P
 
         assert len(house.running.runtime.sessions.everyone()) == 2
         lazy.socket.transport.abort()
+
+
+async def test_session_whose_token_expires_is_cut_off_and_taken_up_with_a_fresh_one(closed_house: Skep) -> None:
+    administration = closed_house.running.rooms.authenticator.administration
+    _, brief = await administration.add("ann", AccountType.CONSUMER, "viewer", token_validity_s=2, by="test")
+    async with client(closed_house, token=brief) as one:
+        (address,) = await one.allocate()
+        session = one.session
+        assert await one.closed() == 1008
+    fresh = (await administration.issue_token("ann", by="test"))[1]
+    async with connected(closed_house) as late:
+        assert (await late.reopen(session, {"accessToken": brief}))["body"]["code"] == 401
+        assert (await late.reopen(session, {"accessToken": fresh}))["body"]["code"] == 200
+        await late.send("ping", address, **{"from": session})
+        assert (await late.next())["to"] == address
+
+
+async def test_policy_may_refuse_the_opening_of_a_session(house: Skep) -> None:
+    root = await house.add("root", role="admin")
+    rule = {"id": "no-lodgers", "effect": "block", "target": {"operation": "send", "name": "open", "role": "guest"}}
+    policy = {"id": "door", "policies": [{"id": "guests", "rules": [rule]}]}
+    async with client(house, "root", root.token) as admin, connected(house) as guest:
+        assert await admin.code("create", "domain://msg-node.localhost/policies", {"value": policy}) == 200
+        assert (await guest.open())["body"]["code"] == 403
