@@ -250,7 +250,6 @@ async def serving(
             ws=WebSocketConnection,
             log_level="warning",
             ws_max_size=config.max_body_bytes,
-            ws_per_message_deflate=False,
             # A compressor costs some 300 KiB a connection, idle ones too, and lets a small frame grow large.
             ws_per_message_deflate=False,
             lifespan="off",
