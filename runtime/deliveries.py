@@ -179,7 +179,7 @@ class Deliveries:
         agent.offers[row.request_id] = offer
         if lane is not None:
             lane.busy = row.request_id
-        if agent.session.request(_request(row), lambda: self._acknowledged(row.agent, offer)):
+        if agent.session.request(_request(row), lambda: self._acknowledged(offer)):
             return True
         del agent.offers[row.request_id]
         if lane is not None:
@@ -191,21 +191,17 @@ class Deliveries:
         """Whether there can be no first delivery any more: expiry is about to end the row."""
         return row.attempts == 0 and row.expires is not None and row.expires <= self.clock()
 
-    def _acknowledged(self, account: str, offer: Offer) -> None:
+    def _acknowledged(self, offer: Offer) -> None:
         offer.delivered = True
-        self.start(self._record_delivered(account, offer))
+        self.start(self._record_delivered(offer))
 
-    async def _record_delivered(self, account: str, offer: Offer) -> None:
+    async def _record_delivered(self, offer: Offer) -> None:
         try:
-            row = await self.advance(offer.request_id, State.DELIVERED)
+            await self.advance(offer.request_id, State.DELIVERED)
         except (IllegalStatus, UnknownRequest):
             return  # its first status was faster than its acknowledgement, or it was cancelled meanwhile
         except SkepError as error:
             log.error("delivery not recorded", extra={"request": offer.request_id, "code": error.code})
-            return
-        agent = self._agents.get(account)
-        if agent is not None and self.order_of(row.thing_id) is Order.UNTIL_ACK:
-            self._free(account, agent, row)
 
     def _free(self, account: str, agent: Agent, row: LedgerRow) -> None:
         lane = agent.lanes.get(row.thing_id)
@@ -331,6 +327,9 @@ class Deliveries:
         agent = self._agents.get(account)
         if agent is not None and row.state.is_final:
             agent.offers.pop(row.request_id, None)
+            self._free(account, agent, row)
+        elif agent is not None and row.state is not State.PENDING and self.order_of(row.thing_id) is Order.UNTIL_ACK:
+            # The agent has it: by its acknowledgement, or by a first word that was faster.
             self._free(account, agent, row)
         self.settled(row)
 

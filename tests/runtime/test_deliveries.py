@@ -478,3 +478,18 @@ async def test_bad_requests_leave_the_ledger_unchanged(tmp_path: Path) -> None:
             )
 
         assert await h.twin.ledger.waiting("agent", limit=10) == []
+
+
+async def test_an_agents_first_word_lets_the_next_request_go_like_its_acknowledgement(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump", PUMP | {"skep:order": "until-ack"})
+        agent = h.agent("agent")
+        first = await h.invoke(pump, "setSpeed", 1)
+        second = await h.invoke(pump, "setSpeed", 2)
+        await h.until(lambda: agent.requests)
+
+        await h.report("agent", first.request_id, state="running")
+        agent.acknowledge[first.request_id]()
+
+        await h.until(lambda: len(agent.requests) == 2)
+        assert agent.requests[1].request_id == second.request_id
