@@ -149,10 +149,6 @@ async def test_requests_nobody_takes_or_answers_end_as_404_and_408(house: Skep) 
 async def test_provisional_answers_come_before_the_final_one(house: Skep) -> None:
     async with Runtime(house.http) as alice, Runtime(house.http) as bob:
 
-        def slowly(envelope: Envelope) -> dict[str, JSONValue]:
-            bob.tell(envelope.sender, "response", {"code": 100, "value": "working"}, sender=envelope.to)
-            return {"code": 200, "value": "done"}
-
         def listener(envelope: Envelope) -> dict[str, JSONValue]:
             document: dict[str, JSONValue] = {
                 "id": envelope.id,
