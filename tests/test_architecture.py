@@ -22,8 +22,10 @@ ALLOWED: dict[str, set[str]] = {
 """Rooms (or single modules of them) beside its own that a room may import."""
 
 EXCEPTIONS: dict[str, set[str]] = {
-    # The composition root knows everyone.
-    "runtime.app": {"things", "bindings", "twin", "authn", "authz"},
+    # The composition root knows everyone: one module starts, one puts together, two open what is put together.
+    "runtime.app": {"things"},
+    "runtime.assembly": {"things", "bindings", "twin", "authn", "authz"},
+    "runtime.rooms": {"things", "twin", "authn", "authz"},
     "runtime.engines": {"things", "bindings"},
 }
 COMMANDS_MAY = {"runtime.app", "runtime.config", "runtime.home", "spark.java", "spark.jobs"}
