@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -36,6 +37,13 @@ class MQTTVersion(IntEnum):
 
     V311 = 4
     V5 = 5
+
+
+def stop_thread(client: paho.Client) -> None:
+    """Wait until paho's thread has ended, which a goodbye makes it do."""
+    # The thread forgets itself as its last act; `loop_stop` may look at it before that and join it after.
+    with suppress(AttributeError):
+        client.loop_stop()
 
 
 class VersionRefused(SkepError):
@@ -170,7 +178,7 @@ class MQTTConnection:
     async def close(self) -> None:
         """Say goodbye and stop paho's thread; calling it twice is harmless."""
         self._client.disconnect()
-        await asyncio.shield(asyncio.to_thread(self._client.loop_stop))
+        await asyncio.shield(asyncio.to_thread(stop_thread, self._client))
         self._ended("closed here")
 
     def give_up(self) -> None:

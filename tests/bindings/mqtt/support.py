@@ -29,6 +29,7 @@ from runtime.core import Clocks, Runtime, Stores
 from runtime.ports import History
 from runtime.requests_service import RequestsService
 from runtime.twins import TwinViews
+from skep.mqtt_client import stop_thread
 from tests.bindings.mqtt.contract_engine import EngineType
 from things.identity import AccountType, Role
 from twin.store import Twin, open_twin
@@ -336,7 +337,7 @@ class Client:
             return await future
 
     async def _stop(self) -> None:
-        await anyio.to_thread.run_sync(self.paho.loop_stop)
+        await anyio.to_thread.run_sync(stop_thread, self.paho)
 
 
 def properties(kind: int, **given: Any) -> Properties:

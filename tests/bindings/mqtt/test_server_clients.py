@@ -17,6 +17,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from bindings.mqtt.seam import Flow, Outcome, Publish
+from skep.mqtt_client import stop_thread
 from tests.bindings.mqtt.server_peer import RecordingGate, serving
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +64,7 @@ class Paho:
 
     def stop(self) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        stop_thread(self.client)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
