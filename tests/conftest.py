@@ -2,7 +2,7 @@
 
 import pytest
 
-SLOW_S = {"spark": 300, "node": 300, "browser": 300, "trial": 3_600}
+SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
 
 

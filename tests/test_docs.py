@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 
 def test_every_command_is_documented_and_explains_itself() -> None:
