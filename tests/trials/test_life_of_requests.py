@@ -402,13 +402,14 @@ class LivesOfRequests(RuleBasedStateMachine):
         shutil.copytree(self._house_home, after, ignore=shutil.ignore_patterns("*-shm", "reserve"))
         for task in invoking:
             task.cancel()
-        reported = len(self._seen.reports)
+        reported, received = len(self._seen.reports), len(self._seen.received)
         for task in invoking:
             with suppress(asyncio.CancelledError, SkepError):
                 await task
         await self._stop()
-        # What the dying one still said is what nobody heard.
+        # What the dying one still said or handed over is what nobody heard.
         del self._seen.reports[reported:]
+        del self._seen.received[received:]
         shutil.rmtree(self._house_home)
         for one in accepted:
             one.request_id = one.request_id if one in answered else ""
