@@ -453,8 +453,7 @@ class LivesOfRequests(RuleBasedStateMachine):
 
 
 class LivesWithCrashes(LivesOfRequests):
-    """The same with crashes. A crash is a copy of the files while they are written; the model does not yet know every
-    moment at which such a copy can be taken, so a life may end in a difference that is the model's."""
+    """The same with crashes: a crash is a copy of the files while they are written."""
 
     crashes = True
 
@@ -477,6 +476,11 @@ def lives(kind: type[LivesOfRequests], examples: int, *, alike: bool) -> None:
 
 def test_requests_end_once_and_in_order_whatever_happens() -> None:
     lives(LivesOfRequests, SHORT, alike=True)
+
+
+@pytest.mark.xfail(strict=False, reason="ends now and then in a difference that is not understood; may be a real fault")
+def test_requests_end_once_and_in_order_through_crashes() -> None:
+    lives(LivesWithCrashes, SHORT, alike=True)
 
 
 @pytest.mark.trial
