@@ -30,8 +30,8 @@ NOON = 1_770_000_000_000_000
 DAY = 86_400_000_000
 SERIES = 100
 PAGE = 1_000
-TARGET = 0.1
-"""For hot pages: the plain side keeps its connection and stays in the loop's thread; a page here opens the day files it
+TARGET = 0.3
+"""For hot pages, two kinds of which miss it: the plain side keeps its connection and stays in the loop's thread; a page here opens the day files it
 needs, reads them in another thread, and makes rows of them."""
 
 Page = tuple[HistoryQuery, str, tuple[object, ...]]
