@@ -31,8 +31,8 @@ DAY = 86_400_000_000
 SERIES = 100
 PAGE = 1_000
 TARGET = 0.3
-"""For hot pages, two kinds of which miss it: the plain side keeps its connection and stays in the loop's thread; a page here opens the day files it
-needs, reads them in another thread, and makes rows of them."""
+"""For hot pages, some of which miss it: the plain side keeps its connection and stays in the loop's thread; a page
+here opens the day files it needs, reads them in another thread, and makes rows of them."""
 
 Page = tuple[HistoryQuery, str, tuple[object, ...]]
 
