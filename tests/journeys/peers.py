@@ -15,6 +15,7 @@ import anyio
 import httpx2
 
 from tests.support import Account, Skep
+from tests.trials.process import mqtt_client
 
 WITHIN_S = 10.0
 
@@ -161,7 +162,7 @@ def _levels(thing_id: str) -> str:
 
 @asynccontextmanager
 async def mqtt_agent(skep: Skep, account: Account) -> AsyncIterator[MQTTAgent]:
-    async with _connected(skep, account) as client:
+    async with mqtt_client(skep.mqtt_address, account) as client:
         peer = MQTTAgent(client, account.name)
         await client.subscribe(f"inbox/{account.name}/#", qos=1)
         async with _listening(peer):
@@ -170,20 +171,11 @@ async def mqtt_agent(skep: Skep, account: Account) -> AsyncIterator[MQTTAgent]:
 
 @asynccontextmanager
 async def mqtt_consumer(skep: Skep, account: Account) -> AsyncIterator[MQTTConsumer]:
-    async with _connected(skep, account) as client:
+    async with mqtt_client(skep.mqtt_address, account) as client:
         peer = MQTTConsumer(client, account.name)
         await client.subscribe(f"inbox/{account.name}/#", qos=1)
         async with _listening(peer):
             yield peer
-
-
-@asynccontextmanager
-async def _connected(skep: Skep, account: Account) -> AsyncIterator[aiomqtt.Client]:
-    host, port = skep.mqtt_address
-    async with aiomqtt.Client(
-        host, port, username=account.name, password=account.token, protocol=aiomqtt.ProtocolVersion.V311
-    ) as client:
-        yield client
 
 
 @asynccontextmanager
