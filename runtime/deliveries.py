@@ -305,8 +305,9 @@ class Deliveries:
         output: JSONValue = None,
         progress: float | None = None,
     ) -> LedgerRow:
-        """Commit one step and pass it on. Raises as `Ledger.advance`."""
-        row = await self.ledger.advance(
+        """Commit one step and pass it on, with the hand-over that an agent's first word implies. Raises as
+        `Ledger.advance`."""
+        *implied, row = await self.ledger.advance(
             request_id,
             state,
             now=self.clock(),
@@ -316,6 +317,9 @@ class Deliveries:
             output=output,
             progress=progress,
         )
+        for earlier in implied:
+            self.metrics.requests[earlier.state] += 1
+            self.settled(earlier)
         self.metrics.requests[row.state] += 1
         if row.deadline is not None:
             self.due_changed(row.deadline)

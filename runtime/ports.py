@@ -362,9 +362,10 @@ class Ledger(Protocol):
         error: str | None = None,
         output: JSONValue = None,
         progress: float | None = None,
-    ) -> LedgerRow:
-        """Take one step (recording `delivered` first where an agent's first word is a later state). With `agent` given,
-        only that agent's requests exist. Raises UnknownRequest, IllegalStatus."""
+    ) -> Sequence[LedgerRow]:
+        """Take one step: the row as it stands afterwards. Where an agent's first word is a later state, `delivered` is
+        recorded first: then two rows, one for each step. With `agent` given, only that agent's requests exist. Raises
+        UnknownRequest, IllegalStatus."""
         ...
 
     async def get(self, request_id: str) -> LedgerRow | None: ...

@@ -88,10 +88,10 @@ class LedgerStore:
         error: str | None = None,
         output: JSONValue = None,
         progress: float | None = None,
-    ) -> LedgerRow:
-        """Take one step (recording `delivered` first where an agent's first word is a later state). With `agent` given,
-        only that agent's requests exist. The row comes without its transitions. Raises UnknownRequest,
-        IllegalStatus."""
+    ) -> Sequence[LedgerRow]:
+        """Take one step: the row as it stands afterwards. Where an agent's first word is a later state, `delivered` is
+        recorded first: then two rows, one for each step. With `agent` given, only that agent's requests exist. Rows
+        come without their transitions. Raises UnknownRequest, IllegalStatus."""
         step = _Step(state, now, reason, error, None if output is None else _encoded(output), progress)
         return await self._database.submit(
             lambda connection: self._advanced(connection, request_id, agent, step),
@@ -322,7 +322,7 @@ class LedgerStore:
             raise Conflict(f"reference {row.caller_ref!r} was used for another request")
         return self._with_transitions(connection, [found])[0]
 
-    def _advanced(self, connection: Connection, request_id: str, agent: str | None, step: "_Step") -> LedgerRow:
+    def _advanced(self, connection: Connection, request_id: str, agent: str | None, step: "_Step") -> list[LedgerRow]:
         found = self._sql.by_id.row(connection, request_id=request_id)
         fields = None if found is None else _fields(found)
         if fields is None or (agent is not None and fields["agent"] != agent):
@@ -336,9 +336,12 @@ class LedgerStore:
         )
         if not is_first_word and (not is_legal(current, step.state) or not _has_run_out(fields, step)):
             raise IllegalStatus(request_id, current.value, step.state.value)
-        if is_first_word:
-            fields = self._take(connection, fields, _Step(State.DELIVERED, step.now))
-        return _row(self._take(connection, fields, step))
+        steps = (_Step(State.DELIVERED, step.now), step) if is_first_word else (step,)
+        rows = []
+        for each in steps:
+            fields = self._take(connection, fields, each)
+            rows.append(_row(fields))
+        return rows
 
     def _take(self, connection: Connection, fields: dict[str, Any], step: "_Step") -> dict[str, Any]:
         self._seq += 1

@@ -58,7 +58,7 @@ async def ask(twin: Twin, worker: int, run: str) -> None:
         )
         row, _ = await twin.ledger.open(row)
         print(f"pending {row.seq} {request_id}", flush=True)
-        row = await twin.ledger.advance(request_id, State.COMPLETED, now=now(), agent="a", output=number)
+        *_, row = await twin.ledger.advance(request_id, State.COMPLETED, now=now(), agent="a", output=number)
         print(f"completed {row.seq} {request_id}", flush=True)
         number += 1
 

@@ -92,10 +92,13 @@ async def test_delivered_is_recorded_before_an_agents_first_word(opened: OpenTwi
     with anyio.fail_after(20):
         async with opened() as twin:
             await twin.ledger.open(request(1))
-            row = await twin.ledger.advance("r1", State.COMPLETED, now=T0 + S, agent="agent", output={"ok": 1})
+            handed, row = await twin.ledger.advance("r1", State.COMPLETED, now=T0 + S, agent="agent", output={"ok": 1})
+            told = await twin.ledger.inbox("carol", after=0, limit=10)
             whole = await twin.ledger.get("r1")
 
+    assert (handed.state, handed.output, handed.attempts, handed.deadline) == (State.DELIVERED, None, 1, T0 + 61 * S)
     assert (row.state, row.output, row.attempts, row.deadline) == (State.COMPLETED, {"ok": 1}, 1, None)
+    assert [handed.status(), row.status()] == told[1:]
     assert whole is not None
     assert [step.state for step in whole.transitions] == [State.PENDING, State.DELIVERED, State.COMPLETED]
     assert whole.output == {"ok": 1}
@@ -183,7 +186,7 @@ async def test_a_refused_step_undoes_itself_and_not_its_neighbours(opened: OpenT
 
             async def attempt(agent: str) -> None:
                 try:
-                    outcomes.append((await twin.ledger.advance("r1", State.RUNNING, now=T0, agent=agent)).state)
+                    outcomes.append((await twin.ledger.advance("r1", State.RUNNING, now=T0, agent=agent))[-1].state)
                 except UnknownRequest as error:
                     outcomes.append(error.code)
 
@@ -202,8 +205,8 @@ async def test_the_deadline_restarts_with_each_word_and_runs_on_after_a_lost_ses
             await twin.ledger.advance("r1", State.DELIVERED, now=T0 + 10 * S)
             delivered = await twin.ledger.next_due()
             await twin.ledger.advance("r1", State.WAITING, now=T0 + 20 * S, agent="agent")
-            back = await twin.ledger.advance("r1", State.PENDING, now=T0 + 30 * S)
-            again = await twin.ledger.advance("r1", State.DELIVERED, now=T0 + 40 * S)
+            (back,) = await twin.ledger.advance("r1", State.PENDING, now=T0 + 30 * S)
+            (again,) = await twin.ledger.advance("r1", State.DELIVERED, now=T0 + 40 * S)
             lapsed = await twin.ledger.due(T0 + 80 * S, limit=10)
             early = await twin.ledger.due(T0 + 80 * S - 1, limit=10)
             await twin.ledger.advance("r1", State.FAILED, now=T0 + 80 * S, reason=Reason.TIMEOUT)
