@@ -22,16 +22,19 @@ from authz.policy.facts import Facts, Moment
 from authz.policy.folder import PolicyFolder
 from authz.policy.sets import NeedsContext, Outcome, PolicySets, SetDocument, Verdict, with_context
 from authz.rights import Rights, RightsFile
-from authz.roles import BUILT_IN, RoleRights, grant_for, owner_of
+from authz.roles import BUILT_IN, LOOKING, SENDING, RoleRights, grant_for, owner_of
 from authz.rules import MAX_RULES, MAX_RULES_OF_OWNER, Effect, Rule, deciding
 from things.addresses import Address
-from things.decisions import Context, Decision
+from things.decisions import CONFIRM, Context, Decision
 from things.errors import Conflict, Forbidden, Invalid, NotFound, QueueFull, SkepError, StorageDamaged
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
 
 MAX_CACHED = 65_536
 MAX_ROLES = 100
+
+_UNASKED = LOOKING | SENDING
+"""What is also decided where nobody can be asked, as at each delivery."""
 
 _NO_RIGHTS = RoleRights(name="unknown", grants=())
 
@@ -115,7 +118,7 @@ class LocalAuthorizer:
         """Each stage in order with what it says, None where it says nothing; the first that speaks decides."""
         stages = self._stages(principal, operation, address)
         outcome = _judged(self._sets, stages.facts, context or self._moment(address))
-        policy = None if outcome is None or stages.is_repair else _of_outcome(outcome)
+        policy = None if outcome is None or stages.is_repair else _of_outcome(outcome, operation)
         return [("limit", stages.limit), ("policy", policy), ("rule", stages.rule), ("role", stages.role)]
 
     @property
@@ -250,7 +253,7 @@ class LocalAuthorizer:
             outcome = self._sets.outcome(stages.facts)
         except NeedsContext:
             return _Open(self._sets, stages.facts, without)
-        return without if outcome is None else _of_outcome(outcome)
+        return without if outcome is None else _of_outcome(outcome, operation)
 
     def _stages(self, principal: Principal, operation: Operation, address: Address) -> "_Stages":
         facts = Facts(principal=principal, operation=operation, address=address, context=None)
@@ -375,7 +378,7 @@ class _Open:
 
     def decide(self, context: Context | Moment) -> Decision:
         outcome = _judged(self._sets, self._facts, context)
-        return self._without if outcome is None else _of_outcome(outcome)
+        return self._without if outcome is None else _of_outcome(outcome, self._facts.operation)
 
 
 def _judged(sets: PolicySets, facts: Facts, context: Context | Moment) -> Outcome | None:
@@ -386,5 +389,7 @@ def _judged(sets: PolicySets, facts: Facts, context: Context | Moment) -> Outcom
         return sets.blind_outcome(facts)
 
 
-def _of_outcome(outcome: Outcome) -> Decision:
+def _of_outcome(outcome: Outcome, operation: Operation) -> Decision:
+    if CONFIRM in outcome.obligations and operation in _UNASKED and outcome.verdict is Verdict.ALLOW:
+        return Decision(allowed=False, rule=f"{outcome.rule}, and {operation} cannot be confirmed")
     return Decision(allowed=outcome.verdict is Verdict.ALLOW, rule=outcome.rule, obligations=outcome.obligations)

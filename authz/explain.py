@@ -25,7 +25,8 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        verdict = "allowed" if self.decision.allowed else "denied"
+        decision = self.decision
+        verdict = "denied" if not decision.allowed else "allowed" if decision.is_free else "allowed once confirmed"
         lines = [f"{verdict}: {self.decision.rule}"]
         if self.decision.obligations:
             lines.append(f"  obliges to: {', '.join(self.decision.obligations)}")

@@ -108,6 +108,7 @@ class Assembly:
             assess=QualityWatch(twin.directory, twin.values),
             presence_recorded=self._presence_changed,
             request_accepted=self._request_audited,
+            message_confirmed=self._confirmation_audited,
         )
         views.presence = self.runtime.presence
         self.lake = LakeClient(
@@ -268,6 +269,15 @@ class Assembly:
         act = "action" if row.operation is Operation.INVOKE_ACTION else "write"
         target = f"{row.thing_id} {row.name}"
         self._rooms.authenticator.audit.record(act, by=row.caller, target=target, source=message.origin.source)
+
+    def _confirmation_audited(self, message: Message, rule: str) -> None:
+        self._rooms.authenticator.audit.record(
+            "confirmed",
+            by=message.sender_id,
+            target=f"{message.thing_id} {message.name}".strip(),
+            source=message.origin.source,
+            details={"operation": message.operation, "rule": rule},
+        )
 
     def _audited(self, act: str, by: str, target: str) -> None:
         self._rooms.authenticator.audit.record(act, by=by, target=target)

@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 
 from runtime.calls import Call, Calls
 from runtime.config import Config
+from runtime.confirmations import Confirmations
 from runtime.deliveries import Deliveries, Order
 from runtime.expiry import Expiry
 from runtime.handlers.descriptions import Descriptions
@@ -88,6 +89,7 @@ class Runtime:
         assess: Assess = lambda reading, message: 0,
         presence_recorded: Callable[[str, Seen], None] = lambda agent, seen: None,
         request_accepted: Callable[[LedgerRow, Message], None] = lambda row, message: None,
+        message_confirmed: Callable[[Message, str], None] = lambda message, rule: None,
     ) -> None:
         self._config = config
         self._stores = stores
@@ -158,6 +160,7 @@ class Runtime:
             resend_unchanged=config.limits.resend_unchanged,
             is_durable=config.history.durable,
         )
+        self._confirmations = Confirmations(clocks.steady, message_confirmed)
         self._router = self._routed(authorizer)
 
     def _routed(self, authorizer: Authorizer) -> Router:
@@ -205,6 +208,7 @@ class Runtime:
                     services=self.services,
                     clock=clocks.now,
                     counters=rates.counters,
+                    confirm=self._confirmations.require,
                 ),
                 Validate(stores.directory),
             ],
@@ -240,7 +244,14 @@ class Runtime:
         return await self._telemetry.batch(messages, self._router.judge)
 
     async def call(
-        self, principal: Principal, thing_id: str, method: str, data: JSONValue, origin: Origin
+        self,
+        principal: Principal,
+        thing_id: str,
+        method: str,
+        data: JSONValue,
+        origin: Origin,
+        *,
+        confirmation: str | None = None,
     ) -> JSONValue:
         status = await self.handle(
             Message(
@@ -250,6 +261,7 @@ class Runtime:
                 name=method,
                 data=data,
                 received=self._clocks.now(),
+                confirmation=confirmation,
                 origin=origin,
             )
         )

@@ -5,7 +5,7 @@ Repeated requests are recognised where they are stored (ledger, history), so tha
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runtime.metrics import Metrics
 from runtime.ports import Authorizer, Directory, Handler, Middleware
@@ -13,7 +13,7 @@ from runtime.rate import Rates
 from runtime.router import JUDGED
 from runtime.services import Services, is_service
 from things.addresses import Address, Kind, TwinID
-from things.decisions import Context, Decision
+from things.decisions import CONFIRM, LOG, Context, Decision
 from things.delivery import DeliveryStatus
 from things.errors import Forbidden, Invalid, SkepError, UnknownName, UnknownThing
 from things.identity import Principal
@@ -91,9 +91,8 @@ class Authorize:
     services: Services
     clock: Callable[[], int]
     counters: Callable[[Principal, str], Mapping[str, float]]
-    confirm: Callable[[Message, Decision], None] | None = None
-    """Carries out the obligations of an allowed decision; None knows none, so such decisions deny."""
-    _known: frozenset[str] = field(default=frozenset({"log"}))
+    confirm: Callable[[Message, Decision], None]
+    """Lets a message pass that its caller has confirmed; raises ConfirmationRequired for any other."""
 
     def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
         operation, address = self._asked(message)
@@ -149,12 +148,12 @@ class Authorize:
         raise Forbidden(f"{message.sender_id!r} may not {message.operation} {address.thing_id or 'this'}".strip())
 
     def _oblige(self, message: Message, decision: Decision) -> None:
-        unknown = set(decision.obligations) - self._known
+        unknown = set(decision.obligations) - {LOG, CONFIRM}
         if unknown:
-            if self.confirm is None:
-                raise Forbidden(f"rule {decision.rule!r} asks for {', '.join(sorted(unknown))} first")
+            raise Forbidden(f"rule {decision.rule!r} asks for {', '.join(sorted(unknown))} first")
+        if CONFIRM in decision.obligations:
             self.confirm(message, decision)
-        if "log" in decision.obligations:
+        if LOG in decision.obligations:
             log.warning(
                 "policy",
                 extra={

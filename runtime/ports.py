@@ -208,7 +208,14 @@ class Sink(Protocol):
         ...
 
     async def call(
-        self, principal: Principal, thing_id: str, method: str, data: JSONValue, origin: Origin
+        self,
+        principal: Principal,
+        thing_id: str,
+        method: str,
+        data: JSONValue,
+        origin: Origin,
+        *,
+        confirmation: str | None = None,
     ) -> JSONValue:
         """Call a method of a built-in service with the caller's rights (a call_rpc message through the router) and
         return its output; raises SkepError."""

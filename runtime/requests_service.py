@@ -90,7 +90,7 @@ class RequestsService:
                 raise UnknownName(self.thing_id, Kind.ACTION, name)
 
     async def _list(self, given: Mapping[str, JSONValue], principal: Principal) -> JSONValue:
-        manages = self._authorizer.decide(principal, Operation.MANAGE, Address(self.thing_id)).allowed
+        manages = self._authorizer.decide(principal, Operation.MANAGE, Address(self.thing_id)).is_free
         caller = _text(given, "caller")
         if not manages:
             if caller not in (None, principal.account):
@@ -134,7 +134,7 @@ class RequestsService:
     def _may_see(self, principal: Principal, row: LedgerRow) -> bool:
         if principal.account in (row.caller, row.agent):
             return True
-        return self._authorizer.decide(principal, Operation.MANAGE, Address(self.thing_id)).allowed
+        return self._authorizer.decide(principal, Operation.MANAGE, Address(self.thing_id)).is_free
 
 
 def _text(given: Mapping[str, JSONValue], name: str) -> str | None:

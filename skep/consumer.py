@@ -29,6 +29,7 @@ from things.jsontext import decode, encode
 DIRECTORY = "dtw:directory:things"
 REQUESTS = "dtw:skep:requests"
 THINGS_A_PAGE = 100
+CONFIRMATION = "X-Confirmation"
 MAX_WAIT_S = 60.0
 """The longest a runtime holds a request open; longer waits ask again."""
 
@@ -148,14 +149,18 @@ class Consumer:
         wait: float = 0.0,
         expires: float | None = None,
         reference: str | None = None,
+        confirmation: str | None = None,
     ) -> Requested:
         """Ask a Thing to act. `wait` seconds for the final status, 0 returns at the first one.
 
         `expires` shortens how long it may wait for an absent agent. `reference` makes a repeated call the same
         request. A request that was refused outright raises; one that ends unsuccessfully tells so by its status.
+        ConfirmationRequired is raised where a policy wants a confirmation: repeat the call with its `token`.
         """
         path = f"/things/{encode_segment(thing_id)}/actions/{encode_segment(action)}"
-        return await self._request("POST", path, data, wait=wait, expires=expires, reference=reference)
+        return await self._request(
+            "POST", path, data, wait=wait, expires=expires, reference=reference, confirmation=confirmation
+        )
 
     async def write(
         self,
@@ -166,15 +171,34 @@ class Consumer:
         wait: float = 5.0,
         expires: float | None = None,
         reference: str | None = None,
+        confirmation: str | None = None,
     ) -> Requested:
         """Ask a Thing to take a new value of a property; like `invoke`."""
         path = f"/things/{encode_segment(thing_id)}/properties/{encode_segment(name)}"
-        return await self._request("PUT", path, value, wait=wait, expires=expires, reference=reference, has_data=True)
+        return await self._request(
+            "PUT",
+            path,
+            value,
+            wait=wait,
+            expires=expires,
+            reference=reference,
+            confirmation=confirmation,
+            has_data=True,
+        )
 
-    async def call(self, thing_id: str, method: str, data: JsonValue = None, *, timeout_s: float = 15.0) -> JsonValue:
-        """Call a method now or not at all (RPC); raises NotConnected, TimedOut, AgentFailed."""
+    async def call(
+        self,
+        thing_id: str,
+        method: str,
+        data: JsonValue = None,
+        *,
+        timeout_s: float = 15.0,
+        confirmation: str | None = None,
+    ) -> JsonValue:
+        """Call a method now or not at all (RPC); raises NotConnected, TimedOut, AgentFailed, ConfirmationRequired."""
         path = f"/rpc/{encode_segment(thing_id)}/{encode_segment(method)}"
-        return await self.http.json("POST", path, data, timeout_s=timeout_s)
+        headers = {} if confirmation is None else {CONFIRMATION: confirmation}
+        return await self.http.json("POST", path, data, headers=headers, timeout_s=timeout_s)
 
     async def request(self, request_id: str) -> Requested:
         """A request asked for earlier, by this program or another; raises UnknownRequest."""
@@ -229,6 +253,7 @@ class Consumer:
         wait: float,
         expires: float | None,
         reference: str | None,
+        confirmation: str | None,
         has_data: bool = False,
     ) -> Requested:
         reference = reference or uuid.uuid4().hex
@@ -236,6 +261,8 @@ class Consumer:
         headers = {"Idempotency-Key": reference, "Prefer": f"wait={held:g}"}
         if held <= 0 and method == "POST":
             del headers["Prefer"]
+        if confirmation is not None:
+            headers[CONFIRMATION] = confirmation
         if expires is not None:
             headers["X-Expires-In"] = f"{expires:g}"
         content = encode(data) if has_data or data is not None else None

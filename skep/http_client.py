@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from skep.tls import client_context
 from things import errors
-from things.errors import SkepError, TokenExpired, TokenInvalid, Unauthenticated, Unavailable
+from things.errors import ConfirmationRequired, SkepError, TokenExpired, TokenInvalid, Unauthenticated, Unavailable
 from things.jsontext import encode
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
@@ -236,6 +236,8 @@ def error_of(response: httpx2.Response) -> SkepError:
     if not isinstance(code, str):
         code = _BY_STATUS.get(response.status_code, "internal")
     error = error_named(code, str(detail))
+    if isinstance(error, ConfirmationRequired):
+        error.token, error.valid_s = str(problem.get("confirmation", "")), float(problem.get("expiresIn", 0))
     vars(error)[_PROBLEM] = problem
     return error
 
@@ -261,6 +263,8 @@ def error_named(code: str, detail: str) -> SkepError:
         error.retry_after_s = 1.0
     elif isinstance(error, errors.TooLarge):
         error.limit = 0
+    elif isinstance(error, ConfirmationRequired):
+        error.token, error.valid_s = "", 0.0
     return error
 
 

@@ -73,17 +73,24 @@ class Thing:
         wait: float = 0.0,
         expires: float | None = None,
         reference: str | None = None,
+        confirmation: str | None = None,
     ) -> "Requested":
         """Ask it to act; see `Consumer.invoke`."""
-        return await self._consumer.invoke(self.id, action, data, wait=wait, expires=expires, reference=reference)
+        return await self._consumer.invoke(
+            self.id, action, data, wait=wait, expires=expires, reference=reference, confirmation=confirmation
+        )
 
-    async def write(self, name: str, value: JsonValue, *, wait: float = 5.0) -> "Requested":
+    async def write(
+        self, name: str, value: JsonValue, *, wait: float = 5.0, confirmation: str | None = None
+    ) -> "Requested":
         """Ask it to take a new value of a property; see `Consumer.write`."""
-        return await self._consumer.write(self.id, name, value, wait=wait)
+        return await self._consumer.write(self.id, name, value, wait=wait, confirmation=confirmation)
 
-    async def call(self, method: str, data: JsonValue = None, *, timeout_s: float = 15.0) -> JsonValue:
-        """Call a method now or not at all (RPC)."""
-        return await self._consumer.call(self.id, method, data, timeout_s=timeout_s)
+    async def call(
+        self, method: str, data: JsonValue = None, *, timeout_s: float = 15.0, confirmation: str | None = None
+    ) -> JsonValue:
+        """Call a method now or not at all (RPC); see `Consumer.call`."""
+        return await self._consumer.call(self.id, method, data, timeout_s=timeout_s, confirmation=confirmation)
 
     async def history(self, name: str | None = None, **query: str) -> list[dict[str, JsonValue]]:
         """What it said before: rows of one name, or of all. `query` as in the HTTP API: from, to, limit, order …"""

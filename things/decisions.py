@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from things.messages import JSONValue
 
+LOG, CONFIRM = "log", "confirm"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -17,6 +19,11 @@ class Decision:
     allowed: bool
     rule: str
     obligations: tuple[str, ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is allowed with nothing to confirm first: what counts where nobody can be asked."""
+        return self.allowed and CONFIRM not in self.obligations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

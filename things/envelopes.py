@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from things.errors import Invalid, SkepError
+from things.errors import ConfirmationRequired, Invalid, SkepError
 from things.messages import JSONValue
 
 MAX_ADDRESS_CHARS = 1_024
@@ -22,6 +22,7 @@ CODES: Mapping[str, int] = {
     "token-invalid": 401,
     "token-expired": 401,
     "forbidden": 403,
+    "confirmation-required": 428,
     "not-found": 404,
     "unknown-thing": 404,
     "unknown-name": 404,
@@ -110,6 +111,14 @@ def refusal(code: int, detail: str) -> Document:
 def code_of(error: SkepError) -> int:
     """The response code of an error."""
     return 501 if isinstance(error, Unknown) else CODES.get(error.code, 400)
+
+
+def refusal_of(error: SkepError) -> Document:
+    """The body by which an error is told."""
+    body = refusal(code_of(error), error.detail)
+    if isinstance(error, ConfirmationRequired):
+        body |= {"confirmation": error.token, "expiresIn": error.valid_s}
+    return body
 
 
 def best_refusal(document: JSONValue, error: SkepError) -> Document:

@@ -16,6 +16,7 @@ to its own status numbers in one table; delivery reasons (`things.delivery.Reaso
     │   ├── TokenInvalid         token-invalid
     │   └── TokenExpired         token-expired
     ├── Forbidden                forbidden
+    │   └── ConfirmationRequired confirmation-required  allowed once the caller confirms it
     ├── NotFound                 not-found
     │   ├── UnknownThing         unknown-thing
     │   ├── UnknownName          unknown-name       the Thing has no such affordance
@@ -144,6 +145,17 @@ class Forbidden(SkepError):
 
     def __init__(self, detail: str = "not allowed") -> None:
         super().__init__(detail)
+
+
+class ConfirmationRequired(Forbidden):
+    """Allowed once it is confirmed: the same again, with `token`, within `valid_s` seconds."""
+
+    code = "confirmation-required"
+
+    def __init__(self, rule: str, token: str, valid_s: float) -> None:
+        super().__init__(f"{rule} asks for a confirmation: repeat the same with its token within {valid_s:.0f} s")
+        self.token = token
+        self.valid_s = valid_s
 
 
 class NotFound(SkepError):

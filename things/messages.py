@@ -76,6 +76,8 @@ class Message:
     """How long a request may wait for its agent, as the caller asks; None leaves it to the TD or configuration."""
     correlation: str | None = None
     """The caller's own reference of a request (callerRef)."""
+    confirmation: str | None = None
+    """The token by which the caller confirms what a rule wants confirmed."""
     durable: bool = True
     """False: the sender asks for no guarantee and is answered before the commit."""
     origin: Origin = field(default_factory=lambda: Origin(binding="embedded"))

@@ -17,11 +17,11 @@ from pydantic import Field
 from authz.documents import RULE_ID, Document, parsed
 from authz.policy.conditions import Condition, all_of, compiled
 from authz.policy.facts import Facts, Moment
-from things.decisions import Context
+from things.decisions import CONFIRM, LOG, Context
 from things.errors import Invalid, Problem
 from things.messages import JSONValue
 
-OBLIGATIONS = frozenset({"log", "confirm"})
+OBLIGATIONS = frozenset({LOG, CONFIRM})
 MAX_SETS = 100
 MAX_RULES = 1_000
 """Of all active sets together, counted where they are used."""

@@ -188,6 +188,7 @@ class HttpBinding:
                     "Content-Type",
                     "Idempotency-Key",
                     "Prefer",
+                    "X-Confirmation",
                     "X-Expires-In",
                     "If-Match",
                 ],

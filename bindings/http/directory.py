@@ -197,7 +197,15 @@ async def _overlay(exchange: Exchange, thing_id: str, patch: Mapping[str, JSONVa
     if not _OVERLAY.issuperset(laid):
         raise Forbidden("of a twin only title and description can be changed here")
     data: dict[str, JSONValue] = {"thingID": thing_id, **laid}
-    await exchange.context.sink.call(exchange.principal, reads.DIRECTORY, "setOverlay", data, exchange.origin)
+    # Not by `reads.call`: null is a value here, and drops what lies over the twin.
+    await exchange.context.sink.call(
+        exchange.principal,
+        reads.DIRECTORY,
+        "setOverlay",
+        data,
+        exchange.origin,
+        confirmation=exchange.confirmation(),
+    )
     return no_content()
 
 

@@ -267,6 +267,7 @@ class Exchange:
             received=self.context.sink.clock(),
             expires_in_s=expires_in_s,
             correlation=correlation,
+            confirmation=self.confirmation(),
             durable=durable,
             origin=self.origin,
             trace_id=self._trace_id(),
@@ -281,6 +282,10 @@ class Exchange:
         if not key or len(key) > 128 or not key.isascii() or not key.isprintable():
             raise Invalid("Idempotency-Key must be 1 to 128 printable ASCII characters")
         return key
+
+    def confirmation(self) -> str | None:
+        """`X-Confirmation`: the token of the refusal that this request repeats."""
+        return self.headers.get("x-confirmation")
 
     def expires_in(self) -> float | None:
         """`X-Expires-In`: how long a request may wait for its agent."""

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from things.delivery import DeliveryStatus, Reason, State
-from things.errors import Invalid, SkepError
+from things.errors import ConfirmationRequired, Invalid, SkepError
 from things.jsontext import encode
 
 PROBLEM_JSON = "application/problem+json"
@@ -54,6 +54,7 @@ STATUSES: Mapping[str, int] = {
     "token-invalid": 401,
     "token-expired": 401,
     "forbidden": 403,
+    "confirmation-required": 428,
     "not-found": 404,
     "unknown-thing": 404,
     "unknown-name": 404,
@@ -97,6 +98,8 @@ def problem(error: SkepError, *, for_page: bool = False) -> Response:
         extra["validationErrors"] = [
             {"field": item.pointer or "/", "description": item.detail, "code": item.code} for item in error.problems
         ]
+    if isinstance(error, ConfirmationRequired):
+        extra |= {"confirmation": error.token, "expiresIn": error.valid_s}
     reply = document(error.code, error.detail, **extra)
     if reply.status_code == 401:
         for challenge in CHALLENGES[:1] if for_page else CHALLENGES:

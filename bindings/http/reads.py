@@ -20,7 +20,9 @@ REQUESTS = "dtw:skep:requests"
 async def call(exchange: Exchange, service: str, method: str, **data: JSONValue) -> Any:
     """Call a method with the members that have a value."""
     given: dict[str, JSONValue] = {name: value for name, value in data.items() if value is not None}
-    return await exchange.context.sink.call(exchange.principal, service, method, given, exchange.origin)
+    return await exchange.context.sink.call(
+        exchange.principal, service, method, given, exchange.origin, confirmation=exchange.confirmation()
+    )
 
 
 async def td(exchange: Exchange, thing_id: str) -> dict[str, Any]:

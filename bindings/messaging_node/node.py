@@ -29,7 +29,7 @@ from bindings.messaging_node.twins import Twins
 from runtime.ports import Sink
 from things.addresses import TwinID
 from things.delivery import DeliveryStatus, State
-from things.envelopes import Document, Envelope, code_of, read, refusal, response
+from things.envelopes import Document, Envelope, read, refusal, refusal_of, response
 from things.errors import Forbidden, NotFound, QueueFull, RateLimited, SkepError, Unauthenticated, Unavailable
 from things.identity import AccountType, Principal
 from things.jsontext import decode, encode
@@ -332,7 +332,7 @@ class MessagingNode:
                     # Holding back the connection is the answer that loses nothing.
                     await asyncio.sleep(max(0.05, min(error.retry_after_s, 1.0)))
         except SkepError as error:
-            self._refuse(envelope, session, refusal(code_of(error), error.detail))
+            self._refuse(envelope, session, refusal_of(error))
         except Exception:
             log.exception("message failed", extra={"type": envelope.type, "session": session.session_id})
             self._refuse(envelope, session, refusal(500, "internal error"))

@@ -166,6 +166,7 @@ class Twins:
         reference = sink.new_id()
         # Statuses may come before the first is returned, and find the message they answer here.
         caller.asked[reference] = envelope
+        confirmation = envelope.body.get("confirmation")
         given = "params" in envelope.body or "value" in envelope.body
         try:
             status = await sink.handle(
@@ -178,6 +179,7 @@ class Twins:
                     has_data=given,
                     received=sink.clock(),
                     correlation=reference,
+                    confirmation=confirmation if isinstance(confirmation, str) else None,
                     origin=Origin(binding="node", session_id=caller.session_id, source=caller.source),
                 )
             )

@@ -58,7 +58,7 @@ from bindings.mqtt.topics import (
 )
 from runtime.ports import Sink
 from things.addresses import TwinID
-from things.errors import Forbidden, Invalid, Malformed, SkepError, Unauthenticated
+from things.errors import ConfirmationRequired, Forbidden, Invalid, Malformed, SkepError, Unauthenticated
 from things.identity import AccountType, Principal
 from things.jsontext import MAX_MESSAGE_BYTES, decode, encode
 from things.messages import JSONValue, Message, Operation
@@ -386,7 +386,8 @@ class MqttBinding:
         is_told_by_code = link.protocol_level >= MQTT_5 and publish.qos > 0
         if isinstance(error, TEMPORARY) and publish.qos > 0 and not is_told_by_code:
             raise error
-        if session is not None and not is_told_by_code:
+        # A reason code carries no token.
+        if session is not None and (not is_told_by_code or isinstance(error, ConfirmationRequired)):
             document = problem(
                 error,
                 topic=publish.topic,
@@ -478,7 +479,16 @@ class MqttBinding:
             # Known before the first status, which the register may send before the message is answered here.
             session.expect_answer(reference, Answer(publish.response_topic, publish.correlation))
         thing_id = str(TwinID(topic.agent, topic.thing))
-        message = self._message(session, publish, topic.operation, thing_id, topic.name, data, correlation=reference)
+        message = self._message(
+            session,
+            publish,
+            topic.operation,
+            thing_id,
+            topic.name,
+            data,
+            correlation=reference,
+            confirmation=topic.confirmation,
+        )
         try:
             status = await self._sink.handle(message)
         except BaseException:
@@ -521,9 +531,11 @@ class MqttBinding:
         data: JSONValue,
         *,
         correlation: str | None = None,
+        confirmation: str | None = None,
     ) -> Message:
         message_id = created = None
         if publish.user_properties:
+            confirmation = _property(publish, "confirmation") or confirmation
             message_id = checked_message_id(_property(publish, "messageID"))
             created = _property(publish, "created")
         return Message(
@@ -538,6 +550,7 @@ class MqttBinding:
             received=self._sink.clock(),
             expires_in_s=publish.expiry_s,
             correlation=correlation,
+            confirmation=confirmation,
             durable=publish.qos > 0,
             origin=session.origin,
         )

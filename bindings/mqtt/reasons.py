@@ -2,6 +2,7 @@
 
 from things.errors import (
     BadAddress,
+    ConfirmationRequired,
     Conflict,
     Forbidden,
     Invalid,
@@ -67,6 +68,8 @@ def problem(error: SkepError, **members: JSONValue) -> dict[str, JSONValue]:
         "code": error.code,
         **{name: value for name, value in members.items() if value is not None},
     }
+    if isinstance(error, ConfirmationRequired):
+        document |= {"confirmation": error.token, "expiresIn": error.valid_s}
     problems = error.problems if isinstance(error, Invalid) else ()
     if problems:
         document["problems"] = [

@@ -6,7 +6,7 @@ percent-encoded segments of `things.addresses`. Whose account a topic must name 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.ports import Pattern, Request
 from things.addresses import MAX_NAME_CHARS, Kind, TwinID, checked_thing, decode_segment, encode_segment
@@ -86,7 +86,8 @@ class ReportStatus:
 
 @dataclass(frozen=True, slots=True)
 class MakeRequest:
-    """`req/{client}/{action|rpc|property}/{agent}/{thing}/{name}/{callerRef}`"""
+    """`req/{client}/{action|rpc|property}/{agent}/{thing}/{name}/{callerRef}`, and `/{token}` to confirm it: MQTT 3.1.1
+    has no user properties."""
 
     client: str
     operation: Operation
@@ -94,11 +95,13 @@ class MakeRequest:
     thing: str
     name: str
     caller_ref: str
+    confirmation: str | None = None
 
     def __str__(self) -> str:
         twin = f"{self.agent}/{self.thing}"
         word, name = _WORDS[self.operation], encode_segment(self.name)
-        return f"req/{self.client}/{word}/{twin}/{name}/{encode_segment(self.caller_ref)}"
+        base = f"req/{self.client}/{word}/{twin}/{name}/{encode_segment(self.caller_ref)}"
+        return base if self.confirmation is None else f"{base}/{encode_segment(self.confirmation)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,10 @@ def parse_topic(topic: str, account: str) -> ClientTopic:
             return PublishBatch(account)
         case ["agents", _, "status", request_id]:
             return ReportStatus(account, _name(request_id))
-        case ["req", _, ("action" | "rpc" | "property") as word, agent, thing, name, reference]:
+        case ["req", _, word, agent, thing, name, reference, *token] if word in _OPERATIONS and len(token) < 2:
             twin = TwinID(checked_account(agent), checked_thing(thing))
-            return MakeRequest(account, _OPERATIONS[word], twin.account, twin.thing, _name(name), _name(reference))
+            asked = MakeRequest(account, _OPERATIONS[word], twin.account, twin.thing, _name(name), _name(reference))
+            return replace(asked, confirmation=_name(token[0])) if token else asked
         case ["req", _, "cancel", reference]:
             return CancelRequest(account, _name(reference))
         case ["req", _, "replay"]:

@@ -138,6 +138,7 @@ class Connection:
         created: int | None = None,
         expires_in_s: float | None = None,
         correlation: str | None = None,
+        confirmation: str | None = None,
     ) -> Message:
         """A message of this client, received now."""
         return Message(
@@ -152,6 +153,7 @@ class Connection:
             received=self.sink.clock(),
             expires_in_s=expires_in_s,
             correlation=correlation,
+            confirmation=confirmation,
             origin=self.origin,
         )
 

@@ -155,6 +155,7 @@ class Consuming:
                 value,
                 expires_in_s=message.seconds("expiresIn"),
                 correlation=reference,
+                confirmation=message.confirmation,
             )
         )
 
@@ -209,6 +210,7 @@ class Consuming:
                     has_data="input" in message.members,
                     expires_in_s=message.seconds("expiresIn"),
                     correlation=reference,
+                    confirmation=message.confirmation,
                 )
             )
             if wait_s:
@@ -287,6 +289,7 @@ class Consuming:
                 message.members.get("input"),
                 has_data="input" in message.members,
                 correlation=_reference(message),
+                confirmation=message.confirmation,
             )
         )
         final = await self._final(status, self._wait(message, connection.limits.max_wait_s))

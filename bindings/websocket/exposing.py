@@ -97,7 +97,9 @@ class Exposing:
         connection, thing = self._connection, self._own(message)
         if "td" in message.members:
             td = encode(message.object("td")).decode()
-            await connection.sink.handle(connection.message(Operation.PUBLISH_TD, thing, "", td))
+            await connection.sink.handle(
+                connection.message(Operation.PUBLISH_TD, thing, "", td, confirmation=message.confirmation)
+            )
         self._exposed.add(thing)
         connection.answer(message)
         # Requests flow after the answer, so that the agent knows that it is ready for them.
@@ -106,7 +108,9 @@ class Exposing:
     async def _destroy(self, message: Incoming) -> None:
         """Remove the Thing; without Things the client is asked nothing any more."""
         connection, thing = self._connection, self._own(message)
-        await connection.sink.handle(connection.message(Operation.REMOVE_TD, thing, "", has_data=False))
+        await connection.sink.handle(
+            connection.message(Operation.REMOVE_TD, thing, "", has_data=False, confirmation=message.confirmation)
+        )
         self._exposed.discard(thing)
         if not self._exposed:
             connection.sink.sessions.stop_requests(connection)
@@ -131,6 +135,7 @@ class Exposing:
                 has_data=member in message.members,
                 message_id=message.message_id,
                 created=None if created is None else parse_time(created),
+                confirmation=message.confirmation,
             )
         )
         if message.correlation_id is not None:

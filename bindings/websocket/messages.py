@@ -64,6 +64,12 @@ class Incoming:
             raise Invalid(f"{self.operation} needs the member {name!r}, an array of texts")
         return [str(item) for item in found]
 
+    @property
+    def confirmation(self) -> str | None:
+        """The token of the refusal that this message repeats."""
+        found = self.members.get("confirmation")
+        return found if isinstance(found, str) else None
+
     def seconds(self, name: str) -> float | None:
         """A member that may be a number of seconds."""
         found = self.members.get(name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from things.delivery import DeliveryStatus, Reason, State
-from things.errors import Invalid, SkepError
+from things.errors import ConfirmationRequired, Invalid, SkepError
 from things.messages import JSONValue
 
 STATUSES: Mapping[str, int] = {
@@ -18,6 +18,7 @@ STATUSES: Mapping[str, int] = {
     "token-invalid": 401,
     "token-expired": 401,
     "forbidden": 403,
+    "confirmation-required": 428,
     "not-found": 404,
     "unknown-thing": 404,
     "unknown-name": 404,
@@ -50,6 +51,8 @@ def problem(error: SkepError) -> dict[str, JSONValue]:
         found["validationErrors"] = [
             {"field": item.pointer or "/", "description": item.detail, "code": item.code} for item in error.problems
         ]
+    if isinstance(error, ConfirmationRequired):
+        found |= {"confirmation": error.token, "expiresIn": error.valid_s}
     return found
 
 

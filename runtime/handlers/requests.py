@@ -157,7 +157,7 @@ class Requests:
     def _may_cancel(self, message: Message, row: LedgerRow) -> bool:
         if row.caller == message.sender_id:
             return True
-        return self.authorizer.decide(message.principal, Operation.MANAGE, Address(REQUESTS)).allowed
+        return self.authorizer.decide(message.principal, Operation.MANAGE, Address(REQUESTS)).is_free
 
     # ------------------------------------------------------------ statuses
 

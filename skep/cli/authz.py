@@ -6,6 +6,7 @@ from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.failures import Unsuccessful
 from skep.cli.output import print_json, print_table
 from skep.consumer import Consumer
+from things.decisions import CONFIRM
 from things.messages import JSONValue, Operation
 
 EXPLAIN = "dtw:authz:admin"
@@ -41,7 +42,9 @@ def explain(access: Access, account: str, operation: str, thing: str, name: str 
     if access.json:
         print_json(found)
     elif isinstance(found, dict):
-        click.echo("allowed" if allowed else "denied")
+        obligations = found.get("obligations")
+        asks = isinstance(obligations, list) and CONFIRM in obligations
+        click.echo("denied" if not allowed else "allowed once confirmed" if asks else "allowed")
         print_table(("", ""), ((key, value) for key, value in found.items() if key != "allowed"))
     if not allowed:
         raise Unsuccessful

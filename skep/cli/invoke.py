@@ -13,7 +13,7 @@ from skep.cli.output import cell, console, print_json
 from skep.consumer import Consumer
 from skep.requested import Status
 from things.delivery import State
-from things.errors import TimedOut
+from things.errors import ConfirmationRequired, TimedOut
 from things.jsontext import decode
 
 PATIENCE_S = 60.0
@@ -33,16 +33,30 @@ Examples:
 @click.option("--wait", is_flag=True, help="Follow it to its end; the exit code tells whether it succeeded.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=PATIENCE_S, help="Patience of --wait.")
 @click.option("--expires", type=click.FloatRange(min=0), help="Seconds it may wait for an absent agent.")
+@click.option("--confirm", is_flag=True, help="Yes, do it, where a policy asks for a confirmation first.")
 @access_options
 def invoke(
-    access: Access, thing: str, action: str, input_: str | None, wait: bool, timeout: float, expires: float | None
+    access: Access,
+    thing: str,
+    action: str,
+    input_: str | None,
+    wait: bool,
+    timeout: float,
+    expires: float | None,
+    confirm: bool,
 ) -> None:
     """Invoke ACTION of THING with a JSON input. Without --wait it prints the request id and returns at once."""
     data = None if input_ is None else decode(input_)
 
     async def work(consumer: Consumer) -> Status:
         started = time.monotonic()
-        requested = await consumer.invoke(thing, action, data, expires=expires)
+        try:
+            requested = await consumer.invoke(thing, action, data, expires=expires)
+        except ConfirmationRequired as asked:
+            if not confirm:
+                asked.detail += "; on the command line: --confirm"
+                raise
+            requested = await consumer.invoke(thing, action, data, expires=expires, confirmation=asked.token)
         if not wait or requested.status.is_final:
             return await requested.refresh()
         if access.json:

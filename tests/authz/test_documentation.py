@@ -63,11 +63,13 @@ def test_every_role_and_attribute_is_documented() -> None:
 
 def test_the_examples_are_good() -> None:
     examples = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
-    role, rule, policy = examples
+    role, rule, policy, asking = examples
 
     assert parsed(RoleDocument, role).rights().name == "gardener"
     assert parsed(RuleDocument, rule).id == "no-reset"
     assert PolicySets({"night": set_document(policy)}).documents["night"].priority == 10
+    asks = {"id": "asks", "policies": [{"id": "all", "rules": [asking]}]}
+    assert PolicySets({"asks": set_document(asks)}).documents["asks"].version == 1
 
 
 @pytest.mark.parametrize("name", ["ADMIN", "USER"])

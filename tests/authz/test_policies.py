@@ -102,7 +102,19 @@ async def test_obligations_of_rule_policy_and_set_go_together(rights: LocalAutho
     document = one_set(rule("a", "allow", obligations=["confirm"]), obligations=["log"])
     await activate(rights, document)
 
-    assert set(rights.decide(VERA, Operation.READ, SPEED).obligations) == {"confirm", "log"}
+    decision = rights.decide(VERA, Operation.WRITE_PROPERTY, SPEED)
+    assert set(decision.obligations) == {"confirm", "log"}
+    assert decision.allowed
+    assert not decision.is_free
+
+
+@pytest.mark.parametrize("operation", ["read", "observe", "subscribe", "history", "send"])
+async def test_what_nobody_can_confirm_is_denied(rights: LocalAuthorizer, operation: str) -> None:
+    await activate(rights, one_set(rule("a", "allow", obligations=["confirm"])))
+
+    decision = rights.decide(VERA, Operation(operation), SPEED)
+    assert (decision.allowed, decision.obligations) == (False, ())
+    assert decision.rule == f"policy one/p/a, and {operation} cannot be confirmed"
 
 
 async def test_a_set_uses_another_that_is_not_active_itself(rights: LocalAuthorizer) -> None:
