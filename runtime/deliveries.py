@@ -8,7 +8,7 @@ offered at once. Per Thing a *lane* holds back the next request as the Thing's o
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -76,6 +76,10 @@ class Agent:
     """Start over when the running round ends: older rows came back."""
     full: bool = False
     """The session refused one; wait for it to drain."""
+    reads: int = 0
+    """Readings of its queue under way."""
+    ended: set[str] = field(default_factory=set)
+    """Requests that ended while its queue was being read, and which a page may still show as waiting."""
 
     @property
     def is_direct(self) -> bool:
@@ -120,10 +124,7 @@ class Deliveries:
             return
         lost = [offer for offer in agent.offers.values() if offer.session is session]
         for offer in lost:
-            del agent.offers[offer.request_id]
-            lane = agent.lanes.get(offer.thing_id)
-            if lane is not None and lane.busy == offer.request_id:
-                lane.busy = None
+            self._take_back(agent, offer)
         successor = self.sessions.newest_taker(account)
         if successor is None:
             del self._agents[account]
@@ -166,7 +167,7 @@ class Deliveries:
 
     def _offer(self, agent: Agent, row: LedgerRow) -> bool:
         """False: the session is full. Held back or already offered rows count as handled."""
-        if row.request_id in agent.offers or self._is_over(row):
+        if row.request_id in agent.offers or self._is_over(agent, row):
             return True
         order = self.order_of(row.thing_id)
         lane: Lane | None = None
@@ -187,9 +188,23 @@ class Deliveries:
         agent.full = True
         return False
 
-    def _is_over(self, row: LedgerRow) -> bool:
-        """Whether there can be no first delivery any more: expiry is about to end the row."""
+    def _is_over(self, agent: Agent, row: LedgerRow) -> bool:
+        """Whether there can be no delivery any more: it has ended since it was read, or expiry is about to end it."""
+        if row.request_id in agent.ended:
+            return True
         return row.attempts == 0 and row.expires is not None and row.expires <= self.clock()
+
+    async def _waiting(
+        self, account: str, agent: Agent, *, limit: int, after: str, thing_id: str | None = None
+    ) -> Sequence[LedgerRow]:
+        """A page of an agent's queue; use it before anything else is awaited: until then `ended` belongs to it."""
+        if not agent.reads:
+            agent.ended.clear()
+        agent.reads += 1
+        try:
+            return await self.ledger.waiting(account, thing_id=thing_id, limit=limit, after=after)
+        finally:
+            agent.reads -= 1
 
     def _acknowledged(self, offer: Offer) -> None:
         offer.delivered = True
@@ -218,7 +233,7 @@ class Deliveries:
         lane.behind = False
         rows: Sequence[LedgerRow] = ()
         try:
-            rows = await self._held_back(account, ended)
+            rows = await self._held_back(account, agent, ended)
         except SkepError as error:
             log.error("queue not read", extra={"agent": account, "code": error.code})
         if lane.busy != ended.request_id or self._agents.get(account) is not agent:
@@ -228,11 +243,11 @@ class Deliveries:
         if rows and not self._offer(agent, rows[0]):
             lane.behind = True
 
-    async def _held_back(self, account: str, ended: LedgerRow) -> Sequence[LedgerRow]:
+    async def _held_back(self, account: str, agent: Agent, ended: LedgerRow) -> Sequence[LedgerRow]:
         """The next request for the Thing of one that has ended, and whatever of the same page comes after it."""
         after = ""
-        while page := await self.ledger.waiting(account, thing_id=ended.thing_id, limit=_LANE_PAGE, after=after):
-            rows = [row for row in page if row.request_id != ended.request_id and not self._is_over(row)]
+        while page := await self._waiting(account, agent, thing_id=ended.thing_id, limit=_LANE_PAGE, after=after):
+            rows = [row for row in page if row.request_id != ended.request_id and not self._is_over(agent, row)]
             if rows:
                 return rows
             after = page[-1].request_id
@@ -249,7 +264,7 @@ class Deliveries:
         try:
             after, seen, agent.again, agent.more = "", 0, False, False
             while self._agents.get(account) is agent:
-                page = await self.ledger.waiting(account, limit=_PAGE, after=after)
+                page = await self._waiting(account, agent, limit=_PAGE, after=after)
                 for row in page:
                     if self._agents.get(account) is not agent:
                         return
@@ -331,11 +346,32 @@ class Deliveries:
         agent = self._agents.get(account)
         if agent is not None and row.state.is_final:
             agent.offers.pop(row.request_id, None)
+            if agent.reads:
+                agent.ended.add(row.request_id)
             self._free(account, agent, row)
-        elif agent is not None and row.state is not State.PENDING and self.order_of(row.thing_id) is Order.UNTIL_ACK:
-            # The agent has it: by its acknowledgement, or by a first word that was faster.
-            self._free(account, agent, row)
+        elif agent is not None and row.state is State.PENDING:
+            if row.request_id in agent.offers:
+                self._take_back(agent, agent.offers[row.request_id])
+        elif agent is not None:
+            self._held(account, agent, row)
         self.settled(row)
+
+    def _take_back(self, agent: Agent, offer: Offer) -> None:
+        del agent.offers[offer.request_id]
+        lane = agent.lanes.get(offer.thing_id)
+        if lane is not None and lane.busy == offer.request_id:
+            lane.busy = None
+
+    def _held(self, account: str, agent: Agent, row: LedgerRow) -> None:
+        """The agent has it: by its acknowledgement, or by a word, which may come before it was offered again."""
+        order = self.order_of(row.thing_id)
+        if row.request_id not in agent.offers:
+            # Lost with this session like all that was handed over by it.
+            agent.offers[row.request_id] = Offer(row.request_id, row.thing_id, agent.session, delivered=True)
+            if order is Order.UNTIL_RESPONSE and agent.lanes.setdefault(row.thing_id, Lane()).busy is None:
+                agent.lanes[row.thing_id].busy = row.request_id
+        if order is Order.UNTIL_ACK:
+            self._free(account, agent, row)
 
     def recorded(self, row: LedgerRow) -> None:
         """A new row was committed: pass its first status on."""
@@ -343,9 +379,16 @@ class Deliveries:
         self.settled(row)
 
     def withdrawn(self, row: LedgerRow) -> None:
-        """A row ended by another step than `advance` (superseded): pass it on."""
+        """A row ended by another step than `advance` (superseded): pass it on, to the agent as well if it was handed
+        over just then."""
         self.metrics.requests[row.state] += 1
+        self.pass_cancel(row)
         self._settle(row)
+
+    def on_offer(self, account: str) -> Collection[str]:
+        """Ids of what a connected agent has been handed and has not answered."""
+        agent = self._agents.get(account)
+        return frozenset(agent.offers) if agent else ()
 
     def pass_cancel(self, row: LedgerRow) -> bool:
         """Tell the agent that a request it has is to be cancelled; False if it cannot be told now."""

@@ -6,7 +6,7 @@ Everything without `async` runs in the event loop and does not block. Times are 
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -408,9 +408,11 @@ class Ledger(Protocol):
         """When the next such clock runs out; None while none runs."""
         ...
 
-    async def supersede(self, thing_id: str, name: str, *, except_request_id: str, now: int) -> Sequence[LedgerRow]:
-        """Cancel (reason superseded) the property writes of this name that were opened before the given request and
-        were never delivered; the rows that ended."""
+    async def supersede(
+        self, thing_id: str, name: str, *, before: str, sparing: Collection[str] = (), now: int
+    ) -> Sequence[LedgerRow]:
+        """Cancel (reason superseded) the property writes of this name that were opened before the request `before` and
+        were never delivered, but those on their way to the agent (`sparing`); the rows that ended."""
         ...
 
     async def purge(self, before: int, *, limit: int) -> int:

@@ -8,7 +8,7 @@ has a (partial) index of its own.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -99,16 +99,19 @@ class LedgerStore:
             refuses_first=True,
         )
 
-    async def supersede(self, thing_id: str, name: str, *, except_request_id: str, now: int) -> Sequence[LedgerRow]:
-        """Cancel (reason superseded) the property writes of this name that were opened before the given request and
-        were never delivered; the rows that ended."""
+    async def supersede(
+        self, thing_id: str, name: str, *, before: str, sparing: Collection[str] = (), now: int
+    ) -> Sequence[LedgerRow]:
+        """Cancel (reason superseded) the property writes of this name that were opened before the request `before` and
+        were never delivered, but those on their way to the agent (`sparing`); the rows that ended."""
         step = _Step(State.CANCELLED, now, Reason.SUPERSEDED)
 
         def superseded(connection: Connection) -> list[LedgerRow]:
             older = self._sql.queued_writes.rows(
-                connection, thing_id=thing_id, name=name, opened=self._place(connection, except_request_id)
+                connection, thing_id=thing_id, name=name, opened=self._place(connection, before)
             )
-            return [_row(self._take(connection, _fields(row), step)) for row in older]
+            queued = [fields for fields in map(_fields, older) if fields["request_id"] not in sparing]
+            return [_row(self._take(connection, fields, step)) for fields in queued]
 
         return await self._database.submit(superseded, frees=True)
 

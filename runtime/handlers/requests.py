@@ -83,7 +83,11 @@ class Requests:
         offered = self.deliveries.offer_new(stored)
         if message.operation is Operation.WRITE_PROPERTY and not offered:
             for replaced in await self.ledger.supersede(
-                stored.thing_id, stored.name, except_request_id=stored.request_id, now=self.clock()
+                stored.thing_id,
+                stored.name,
+                before=stored.request_id,
+                sparing=self.deliveries.on_offer(stored.agent),
+                now=self.clock(),
             ):
                 self.deliveries.withdrawn(replaced)
         return stored.status()

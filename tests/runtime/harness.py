@@ -90,9 +90,11 @@ class House:
             self.message(Operation.INVOKE_ACTION, principal(caller), thing_id, name, data, **more)
         )
 
-    async def write(self, thing_id: str, name: str, data: JSONValue, *, caller: str = "alice") -> DeliveryStatus:
+    async def write(
+        self, thing_id: str, name: str, data: JSONValue, *, caller: str = "alice", **more: Any
+    ) -> DeliveryStatus:
         return await self.runtime.handle(
-            self.message(Operation.WRITE_PROPERTY, principal(caller), thing_id, name, data)
+            self.message(Operation.WRITE_PROPERTY, principal(caller), thing_id, name, data, **more)
         )
 
     async def call(

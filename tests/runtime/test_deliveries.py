@@ -1,13 +1,14 @@
 """Requests on their way to agents: order, queueing, redelivery, expiry, cancelling, statuses."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from runtime.config import Config
 from tests.runtime.doubles import principal
-from tests.runtime.harness import PUMP, house
+from tests.runtime.harness import PUMP, House, house
 from things.delivery import Reason, State
 from things.errors import (
     Conflict,
@@ -493,3 +494,79 @@ async def test_an_agents_first_word_lets_the_next_request_go_like_its_acknowledg
 
         await h.until(lambda: len(agent.requests) == 2)
         assert agent.requests[1].request_id == second.request_id
+
+
+async def test_a_write_on_its_way_to_the_agent_is_not_superseded(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump", PUMP | {"skep:order": "until-response"})
+        agent = h.agent("agent")
+        handed = await h.write(pump, "target", 1)
+        held_back = await h.write(pump, "target", 2)
+        newest = await h.write(pump, "target", 3)
+
+        await h.until(lambda: agent.requests)
+        await h.report("agent", handed.request_id, state="completed")
+        await h.until(lambda: len(agent.requests) == 2)
+        replaced = await h.runtime.final(held_back.request_id, 1)
+
+        assert [request.request_id for request in agent.requests] == [handed.request_id, newest.request_id]
+        assert replaced is not None
+        assert replaced.reason is Reason.SUPERSEDED
+
+
+async def test_a_request_that_ends_while_the_queue_is_read_is_not_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        taken_back, kept = await h.invoke(pump, "setSpeed", 1), await h.invoke(pump, "setSpeed", 2)
+        read, go_on = anyio.Event(), anyio.Event()
+        waiting = h.twin.ledger.waiting
+
+        async def slow(*given: Any, **more: Any) -> Any:
+            page = await waiting(*given, **more)
+            read.set()
+            await go_on.wait()
+            return page
+
+        monkeypatch.setattr(h.twin.ledger, "waiting", slow)
+        agent = h.agent("agent")
+        await read.wait()
+        await h.cancel(taken_back.request_id)
+        go_on.set()
+
+        await h.until(lambda: agent.requests)
+        assert [request.request_id for request in agent.requests] == [kept.request_id]
+
+
+async def test_a_request_spoken_of_before_it_was_offered_again_is_lost_with_its_session(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump", PUMP | {"skep:order": "until-ack"})
+        sent = [(await h.invoke(pump, "setSpeed", number)).request_id for number in (1, 2)]
+        agent = h.agent("agent")
+        await h.until(lambda: agent.requests)
+        agent.acknowledge[sent[0]]()
+        await h.until(lambda: len(agent.requests) == 2)
+        agent.acknowledge[sent[1]]()
+        await _until_waiting(h, 0)
+        h.runtime.sessions.closed(agent)
+        await _until_waiting(h, 2)
+
+        agent = h.agent("agent")
+        await h.until(lambda: agent.requests)
+        await h.report("agent", sent[1], state="running")
+        h.runtime.sessions.closed(agent)
+        await _until_waiting(h, 2)
+        agent = h.agent("agent")
+        await h.until(lambda: agent.requests)
+        agent.acknowledge[sent[0]]()
+
+        await h.until(lambda: len(agent.requests) == 2)
+        assert [request.request_id for request in agent.requests] == sent
+
+
+async def _until_waiting(h: House, count: int) -> None:
+    """Until so many requests wait for the agent."""
+    with anyio.fail_after(5):
+        while len(await h.twin.ledger.waiting("agent", limit=10)) != count:  # noqa: ASYNC110 - in the database
+            await anyio.sleep(0.002)

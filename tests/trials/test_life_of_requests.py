@@ -42,6 +42,7 @@ TDS: dict[str, dict[str, Any]] = {
         "title": thing,
         "skep:order": order,
         "actions": {"go": {"input": {"type": "integer"}, "skep:expires": EXPIRES_S, "skep:deadline": DEADLINE_S}},
+        "properties": {"level": {"type": "integer", "skep:expires": EXPIRES_S, "skep:deadline": DEADLINE_S}},
     }
     for thing, order in ORDERS.items()
 }
@@ -55,11 +56,17 @@ class Request:
     thing: str
     number: int
     expires: int
+    is_write: bool = False
     request_id: str = ""
     state: State = State.PENDING
     deadline: int | None = None
     """Set by the first delivery; runs on while the agent is away."""
     reason: Reason | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """It waits, and no agent ever had it."""
+        return self.state is State.PENDING and self.deadline is None
 
     def taken(self, state: State, now: int) -> None:
         """Take a step as the table of states says."""
@@ -101,6 +108,8 @@ class LivesOfRequests(RuleBasedStateMachine):
         self._seen = Seen()
         self._agent: RecordingSession | None = None
         self._acknowledged: set[str] = set()
+        self._spoken: set[str] = set()
+        """What the agent of this session has said a word about."""
         self._host: asyncio.Task[None] | None = None
         self._run(self._start(self._folder / "0"))
         for thing, td in TDS.items():
@@ -158,13 +167,30 @@ class LivesOfRequests(RuleBasedStateMachine):
     @rule(thing=st.sampled_from(sorted(ORDERS)), count=st.integers(1, 3))
     def caller_invokes(self, thing: str, count: int) -> None:
         for _ in range(count):
-            self._run(self._invoke(self._new(thing)))
+            self._run(self._ask(self._new(thing)))
+
+    @rule(thing=st.sampled_from(sorted(ORDERS)), count=st.integers(1, 2))
+    def caller_writes(self, thing: str, count: int) -> None:
+        """A newer write takes the place of those that wait for an agent and are not on their way to it."""
+        for _ in range(count):
+            self._run(self._settled())
+            request = self._new(thing, is_write=True)
+            older = [
+                one
+                for one in self._requests.values()
+                if one is not request and one.thing == thing and one.is_write and one.is_queued
+            ]
+            self._run(self._ask(request))
+            if not self._is_offered(request):
+                for one in older:
+                    if not self._is_offered(one):
+                        one.state, one.reason = State.CANCELLED, Reason.SUPERSEDED
 
     @rule(which=WHICH)
     def caller_repeats(self, which: int) -> None:
         request = self._pick(which, list(self._requests.values()))
         if request is not None:
-            self._run(self._invoke(request))
+            self._run(self._ask(request))
 
     @rule(which=WHICH)
     def caller_cancels(self, which: int) -> None:
@@ -244,17 +270,24 @@ class LivesOfRequests(RuleBasedStateMachine):
     def _pick(which: int, among: list[Request]) -> Request | None:
         return among[which % len(among)] if among else None
 
-    def _new(self, thing: str) -> Request:
+    def _new(self, thing: str, *, is_write: bool = False) -> Request:
         number = len(self._requests)
-        request = Request(f"r-{number}", thing, number, expires=self._now + int(EXPIRES_S * 1e6))
+        expires = self._now + int(EXPIRES_S * 1e6)
+        request = Request(f"r-{number}", thing, number, expires=expires, is_write=is_write)
         self._requests[request.reference] = request
         return request
 
-    async def _invoke(self, request: Request) -> None:
-        thing_id = f"dtw:works:{request.thing}"
-        status = await self._house.invoke(thing_id, "go", request.number, correlation=request.reference)
+    async def _ask(self, request: Request) -> None:
+        thing_id, reference = f"dtw:works:{request.thing}", request.reference
+        if request.is_write:
+            status = await self._house.write(thing_id, "level", request.number, correlation=reference)
+        else:
+            status = await self._house.invoke(thing_id, "go", request.number, correlation=reference)
         assert request.request_id in ("", status.request_id)
         request.request_id = status.request_id
+
+    def _is_offered(self, request: Request) -> bool:
+        return self._agent is not None and request.request_id in self._agent.acknowledge
 
     def _report(self, request: Request, state: State) -> None:
         refused = self._refused(self._house.report("works", request.request_id, state=state))
@@ -262,6 +295,8 @@ class LivesOfRequests(RuleBasedStateMachine):
             assert refused is IllegalStatus
             return
         assert refused is None
+        if self._agent is not None:
+            self._spoken.add(request.request_id)
         if request.state is State.PENDING:
             request.taken(State.DELIVERED, self._now)
         request.taken(state, self._now)
@@ -284,10 +319,12 @@ class LivesOfRequests(RuleBasedStateMachine):
         """What the agent of this session had and did not answer goes back."""
         if self._agent is not None:
             for request in self._requests.values():
-                if request.state not in FINAL and request.request_id in self._agent.acknowledge:
+                known = request.request_id in self._spoken or self._is_offered(request)
+                if request.state not in FINAL and known:
                     request.state = State.PENDING
         self._agent = None
         self._acknowledged.clear()
+        self._spoken.clear()
 
     async def _connect(self) -> None:
         session = RecordingSession(
@@ -398,7 +435,7 @@ class LivesOfRequests(RuleBasedStateMachine):
         await self._host
 
     async def _crash(self, accepted: list[Request], turns: int) -> None:
-        invoking = [asyncio.create_task(self._invoke(one)) for one in accepted]
+        invoking = [asyncio.create_task(self._ask(one)) for one in accepted]
         for _ in range(turns):
             await asyncio.sleep(0)
         answered = [one for one, task in zip(accepted, invoking, strict=True) if task.done()]
@@ -421,7 +458,7 @@ class LivesOfRequests(RuleBasedStateMachine):
         for one in answered:
             assert await self._house.twin.ledger.get(one.request_id) is not None, f"{one} was accepted and is lost"
         for one in accepted:
-            await self._invoke(one)
+            await self._ask(one)
 
     async def _all_end(self) -> None:
         """After the longest clock has run out, nothing is left over; and the caller has been told all of it once."""

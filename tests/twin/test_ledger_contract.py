@@ -246,9 +246,13 @@ async def test_a_newer_write_supersedes_queued_ones_of_the_same_property(opened:
             await twin.ledger.open(request(5, name="brightness"))
             newest, _ = await twin.ledger.open(request(6, **write))
             await twin.ledger.open(request(7, **write))
-            ended = await twin.ledger.supersede("dtw:agent:lamp", "brightness", except_request_id="r6", now=T0 + S)
+            spared = await twin.ledger.supersede(
+                "dtw:agent:lamp", "brightness", before="r6", sparing={"r2", "r3"}, now=T0 + S
+            )
+            ended = await twin.ledger.supersede("dtw:agent:lamp", "brightness", before="r6", now=T0 + S)
             waiting = await twin.ledger.waiting("agent", limit=10)
 
+            assert spared == []
             assert [(row.request_id, row.state, row.reason) for row in ended] == [
                 ("r2", State.CANCELLED, Reason.SUPERSEDED),
                 ("r3", State.CANCELLED, Reason.SUPERSEDED),
