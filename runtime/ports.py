@@ -338,6 +338,11 @@ class History(Protocol):
         StorageFailed."""
         ...
 
+    def place(self, reading: Reading) -> "tuple[int, Future[Sequence[Appended]]] | None":
+        """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
+        a repeat, or no id is promised. `read` sees it from now on. The future is that of `append`."""
+        ...
+
     async def read(self, query: HistoryQuery) -> Sequence[Row]: ...
 
     @property

@@ -30,7 +30,10 @@ MAX_WAITING_JOBS = 100_000
 """Jobs submitted but not committed; more are refused, so that a stalled disk cannot fill the memory."""
 
 MAX_GROUP_JOBS = 4_096
-"""Jobs in one transaction; bounds how long the first of them waits for the last."""
+"""Jobs after which no more join a transaction; bounds how long the first of them waits for the last."""
+
+PATIENCE_S = 0.01
+"""How long a job that nobody waits for may lie until others make its group larger."""
 
 _FULL = frozenset({"SQLITE_FULL"})
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
@@ -71,7 +74,10 @@ class GroupThread(Generic[J, R]):
         self._max_waiting = max_waiting
         self._max_group = max_group
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[_Job] | None] = SimpleQueue()
+        self._gathered: list[_Job] = []
+        self._handing_over: asyncio.Handle | None = None
+        self._is_soon = False
         self._waiting = 0
         self._closed = False
         self._full = False
@@ -95,9 +101,9 @@ class GroupThread(Generic[J, R]):
         """Jobs submitted and not yet committed."""
         return self._waiting
 
-    def submit(self, job: J, *, frees: bool = False) -> "asyncio.Future[R]":
+    def submit(self, job: J, *, frees: bool = False, soon: bool = True) -> "asyncio.Future[R]":
         """Queue a job; the future ends when its group is committed, or with why it was not. `frees` marks jobs that
-        are let through on a full disk because they make room."""
+        are let through on a full disk because they make room. Not `soon`: nobody waits for it, let others join."""
         future: asyncio.Future[R] = self._loop.create_future()
         if self._failure is not None:
             future.set_exception(self._failure)
@@ -107,15 +113,37 @@ class GroupThread(Generic[J, R]):
             future.set_exception(QueueFull(self._name, self._max_waiting))
         else:
             self._waiting += 1
-            self._queue.put(_Job(job, future, frees))
+            self._gathered.append(_Job(job, future, frees))
+            if not self._is_soon and (soon or self._handing_over is None):
+                self._hand_over_later(soon)
         return future
 
     async def close(self) -> None:
         """Write what waits, then end the thread. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._hand_over()
             self._queue.put(None)
         await asyncio.shield(self._ended)
+
+    def _hand_over_later(self, soon: bool) -> None:
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+        self._is_soon = soon
+        if soon:
+            # What the loop brings in one turn wakes the thread once and shares a commit; the first of it alone would
+            # make the others wait for a commit of its own.
+            self._handing_over = self._loop.call_soon(self._hand_over)
+        else:
+            self._handing_over = self._loop.call_later(PATIENCE_S, self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+        self._handing_over, self._is_soon = None, False
+        gathered, self._gathered = self._gathered, []
+        for first in range(0, len(gathered), self._max_group):
+            self._queue.put(gathered[first : first + self._max_group])
 
     # ------------------------------------------------------------ in the writer thread
 
@@ -133,13 +161,13 @@ class GroupThread(Generic[J, R]):
 
     def _next_group(self) -> tuple[list[_Job], bool]:
         group: list[_Job] = []
-        item = self._queue.get()
-        while item is not None:
-            group.append(item)
+        more = self._queue.get()
+        while more is not None:
+            group += more
             if len(group) >= self._max_group:
                 return group, True
             try:
-                item = self._queue.get_nowait()
+                more = self._queue.get_nowait()
             except Empty:
                 return group, True
         return group, False

@@ -1,8 +1,8 @@
 """Events and property values: stored first, then the latest value, then everyone who asked for it.
 
-The history row is the commit. A publication without guarantee is answered before it (all are, where the configuration
-says that history is not durable), and still reaches subscribers only after it, so that an id somebody has seen can
-always be replayed.
+The history row is the commit: who publishes is answered and who subscribed is told after it. A publication without
+guarantee (all are, where the configuration says that history is not durable) waits for no commit: it gets its row id at
+once and is told at once, unless one that came before still waits, which it must not overtake.
 """
 
 import asyncio
@@ -56,6 +56,8 @@ class Telemetry:
     resend_unchanged: bool = True
     is_durable: bool = True
     """False: nobody waits for a commit."""
+    _committing: int = 0
+    """Publications that are told when they are committed, and are not yet."""
 
     async def __call__(self, message: Message) -> DeliveryStatus:
         known: Future[None] = asyncio.get_running_loop().create_future()
@@ -80,6 +82,14 @@ class Telemetry:
         not; False: nobody needs to wait."""
         reading = self._reading(message)
         waits = message.durable and self.is_durable
+        if not waits and not self._committing:
+            placed = self.history.place(reading)
+            if placed is not None:
+                row_id, stored = placed
+                stored.add_done_callback(partial(self._kept, message))
+                self._pass_on(message, reading, Appended(row_id, False))
+                return False
+        self._committing += 1
         self.history.append((reading,)).add_done_callback(
             partial(self._settled, message, reading, then if waits else None)
         )
@@ -97,7 +107,11 @@ class Telemetry:
                 rejected.append((index, message.message_id, error.code))
         duplicates = 0
         if accepted:
-            appended = await self.history.append([reading for _, reading in accepted])
+            self._committing += 1
+            try:
+                appended = await self.history.append([reading for _, reading in accepted])
+            finally:
+                self._committing -= 1
             for (message, reading), row in zip(accepted, appended, strict=True):
                 duplicates += row.duplicate
                 self._committed(message, reading, row)
@@ -134,18 +148,26 @@ class Telemetry:
         then: Callable[[BaseException | None], None] | None,
         done: "Future[Sequence[Appended]]",
     ) -> None:
+        self._committing -= 1
         error = Unavailable("the history is closing") if done.cancelled() else done.exception()
         if error is None:
-            try:
-                self._committed(message, reading, done.result()[0])
-            except Exception:
-                # It is stored all the same, and whoever waits for that is to hear of it.
-                log.exception("a stored publication was not passed on", extra={"thing": message.thing_id})
-        elif then is None:
-            self.metrics.lost_undurable += 1
-            log.warning("publication without guarantee lost", extra={"thing": message.thing_id})
+            self._pass_on(message, reading, done.result()[0])
         if then is not None:
             then(error)
+        else:
+            self._kept(message, done)
+
+    def _kept(self, message: Message, done: "Future[Sequence[Appended]]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            self.metrics.lost_undurable += 1
+            log.warning("publication without guarantee lost", extra={"thing": message.thing_id})
+
+    def _pass_on(self, message: Message, reading: Reading, appended: Appended) -> None:
+        try:
+            self._committed(message, reading, appended)
+        except Exception:
+            # It is stored all the same, and whoever waits for that is to hear of it.
+            log.exception("a stored publication was not passed on", extra={"thing": message.thing_id})
 
     def _committed(self, message: Message, reading: Reading, appended: Appended) -> None:
         if appended.duplicate:

@@ -3,6 +3,7 @@
 import asyncio
 from asyncio import Future
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ class Held:
     def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
         self.waiting.append(asyncio.get_running_loop().create_future())
         return self.waiting[-1]
+
+    def place(self, reading: Reading) -> "tuple[int, Future[Sequence[Appended]]] | None":
+        return None
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         return ()
@@ -86,6 +90,26 @@ async def test_without_durable_history_nobody_waits_and_observers_still_get_what
         assert len(published) == 2
         assert all(each.durable for each in published), "subscribers still get the QoS they asked for"
         assert not acknowledged
+
+
+async def test_what_nobody_waits_for_is_told_at_once_but_does_not_overtake_what_waits(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        published: list[Publication] = []
+        handler = telemetry(h, h.twin.history, published, durable=True)
+        message = flow(h, await h.publish_td("mill", "pump"))
+        await handler(message)
+
+        undurable = replace(message, durable=False, data=2)
+        assert not handler.store(undurable, lambda error: None)
+        assert [each.value for each in published] == [1, 2], "its id was promised, so nobody waits for its commit"
+
+        assert handler.store(replace(message, data=3), lambda error: None)
+        assert not handler.store(replace(undurable, data=4), lambda error: None)
+        assert [each.value for each in published] == [1, 2], "4 waits for 3"
+        await handler(replace(message, data=5))
+        assert [each.value for each in published] == [1, 2, 3, 4, 5]
+        assert [each.row_id for each in published] == sorted({each.row_id for each in published})
+        assert len(await h.twin.history.read(HistoryQuery())) == 5
 
 
 async def test_a_commit_that_fails_is_told_to_who_waits_and_counted_where_nobody_does(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """Every event and value, appended in groups; the row is the commit.
 
 Readings that wait are written by one thread with a few statements of many rows and one synced commit. Row ids are given
-there, in the order of `append`, after repeated messages were found, so they rise without holes (but for a repeat that
-only the file's unique key recognises). Old files are dropped whole; ids are never used again.
+in the loop, in the order of `append` and `place`, and rise; those of repeated messages and of readings that could not
+be stored are left out. Old files are dropped whole; ids are never used again, not even those of rows that a crash took,
+since somebody may have seen them.
 """
 
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import date
 from hashlib import blake2b
 from itertools import chain
@@ -38,7 +39,15 @@ _INSERTS = tuple(
 """Statements by number of rows. The driver lets other threads run at every step of a statement and waits for its turn
 afterwards; with one row a step (`executemany`) a busy event loop makes that the greater part of a commit."""
 
-_Job = Sequence[Reading] | Callable[[], Any]
+
+class _Append(NamedTuple):
+    """Readings with the row ids given to them, from `first` on."""
+
+    first: int
+    readings: Sequence[Reading]
+
+
+_Job = _Append | Callable[[], Any]
 
 
 class Gone(NamedTuple):
@@ -66,18 +75,15 @@ class HistoryStore:
         self._damaged = damaged
         self._limiter = anyio.CapacityLimiter(READERS)
         self._promised = files.promised_row_id(folder)
-        self._last = max((file.last for file in found), default=0)
-        if damaged or not durable:
-            # The newest ids may be in the file that was set aside, or have been lost with the power.
-            self._last = max(self._last, self._promised)
+        # Ids up to the promise may have been seen on rows that were lost; a clean end takes the promise back.
+        self._last = max(max((file.last for file in found), default=0), self._promised)
+        self._given = self._shown = self._last
         self._gone_created = files.gone_created(folder)
         self._has_hole = files.has_set_aside(folder)
         self._connection: sqlite3.Connection | None = None
         self._keys: dict[Series, int] = {}
         self._recent = RecentIDs()
-        self._thread: GroupThread[_Job, Any] = GroupThread(
-            "history", self._write, finish=self._release, reserve=reserve
-        )
+        self._thread: GroupThread[_Job, Any] = GroupThread("history", self._write, finish=self._finish, reserve=reserve)
 
     @property
     def last_row(self) -> int:
@@ -126,15 +132,28 @@ class HistoryStore:
     def append(self, readings: Sequence[Reading]) -> "asyncio.Future[Sequence[Appended]]":
         """Queue rows; the future ends when all are committed and synced, in order of the calls. Raises (in the future)
         StorageFull, StorageFailed."""
-        return self._thread.submit(readings)
+        first = self._given + 1
+        self._given += len(readings)
+        return self._thread.submit(_Append(first, readings))
+
+    def place(self, reading: Reading) -> "tuple[int, asyncio.Future[Sequence[Appended]]] | None":
+        """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
+        a repeat, or no id is promised. `read` sees it from now on. The future is that of `append`."""
+        row_id = self._given + 1
+        if reading.message_id is not None or row_id > self._promised or self.is_full or self.failure is not None:
+            return None
+        self._given = self._shown = row_id
+        return row_id, self._thread.submit(_Append(row_id, (reading,)), soon=False)
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         """The rows a query asks for, of what is committed; at most `query.limit`."""
+        await self._settled()
         paths = reading.files_for(query, self._files)
         return await anyio.to_thread.run_sync(self._read, query, paths, limiter=self._limiter)
 
     async def latest(self, query: HistoryQuery) -> Sequence[Row]:
         """The newest row, by (created, row id), of every series the query names; its cursors and limit do not count."""
+        await self._settled()
         paths = reading.files_for(query, self._files)
         return await anyio.to_thread.run_sync(self._latest, query, paths, limiter=self._limiter)
 
@@ -160,6 +179,12 @@ class HistoryStore:
     async def close(self) -> None:
         """Write what waits and let go of the files. Idempotent."""
         await self._thread.close()
+
+    async def _settled(self) -> None:
+        """Return when every row is committed whose id was shown before its commit."""
+        if self._shown > self._last:
+            with suppress(SkepError):  # what cannot be written is not there to be read
+                await self._thread.submit(_nothing)
 
     # ------------------------------------------------------------ in worker threads
 
@@ -189,21 +214,21 @@ class HistoryStore:
 
     def _write(self, jobs: Sequence[_Job]) -> Sequence[Any]:
         outcomes: list[Any] = [None] * len(jobs)
-        appends: list[tuple[int, Sequence[Reading]]] = []
+        appends: list[tuple[int, _Append]] = []
         for index, job in enumerate(jobs):
-            if callable(job):
-                outcomes[index] = _attempted(job)
-            else:
+            if isinstance(job, _Append):
                 appends.append((index, job))
+            else:
+                outcomes[index] = _attempted(job)
         if appends:
-            newest = max((one.received for _, readings in appends for one in readings), default=0)
+            newest = max((one.received for _, append in appends for one in append.readings), default=0)
             if newest:
                 self._recent.turn(newest)
                 self._roll(newest)
             self._append_together(appends, outcomes)
         return outcomes
 
-    def _append_together(self, appends: list[tuple[int, Sequence[Reading]]], outcomes: list[Any]) -> None:
+    def _append_together(self, appends: list[tuple[int, _Append]], outcomes: list[Any]) -> None:
         try:
             self._append(appends, outcomes)
         except Exception as error:
@@ -216,21 +241,22 @@ class HistoryStore:
             for one in appends:
                 self._append_together([one], outcomes)
 
-    def _append(self, appends: list[tuple[int, Sequence[Reading]]], outcomes: list[Any]) -> None:
+    def _append(self, appends: list[tuple[int, _Append]], outcomes: list[Any]) -> None:
         connection = self._connection
         if connection is None:  # only empty batches so far
             outcomes_of_nothing: Sequence[Appended] = ()
             for index, _ in appends:
                 outcomes[index] = outcomes_of_nothing
             return
-        group = _Group(self._last)
+        group = _Group()
+        last = max(append.first + len(append.readings) - 1 for _, append in appends)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for index, readings in appends:
-                outcomes[index] = self._placed(readings, group, connection)
-            if group.next_row_id - 1 > self._promised:
-                self._promised = group.next_row_id + files.ROW_ID_BLOCK
-                files.promise_row_id(self._folder, self._promised)
+            for index, append in appends:
+                outcomes[index] = self._placed(append, group, connection)
+            if last > self._promised - files.ROW_ID_BLOCK // 2:
+                files.promise_row_id(self._folder, last + files.ROW_ID_BLOCK)
+                self._promised = last + files.ROW_ID_BLOCK
             before = connection.total_changes
             _insert(connection, group.rows)
             repeats = self._repeats(group, connection) if connection.total_changes - before < len(group.rows) else {}
@@ -245,18 +271,17 @@ class HistoryStore:
                 ]
             for identity, row_id in group.identified:
                 self._recent.add(identity, repeats.get(row_id, row_id))
-        self._last = group.next_row_id - 1
+        self._last = max(self._last, last)
         self._files[-1].last = self._last
 
-    def _placed(
-        self, readings: Sequence[Reading], group: "_Group", connection: sqlite3.Connection
-    ) -> Sequence[Appended]:
+    def _placed(self, append: _Append, group: "_Group", connection: sqlite3.Connection) -> Sequence[Appended]:
         # The one loop that every reading goes through: what it looks up is local, and named tuples are made without
         # their Python-level constructor.
         make, keys, rows = tuple.__new__, self._keys, group.rows
-        row_id = group.next_row_id
+        row_id = append.first - 1
         placed: list[Appended] = []
-        for one in readings:
+        for one in append.readings:
+            row_id += 1
             series = (one.thing_id, one.kind._value_, one.name)
             key = keys.get(series) or self._interned(series, group, connection)
             mid = row_id
@@ -285,8 +310,6 @@ class HistoryStore:
                 )
             )
             placed.append(make(Appended, (row_id, False)))
-            row_id += 1
-        group.next_row_id = row_id
         return placed
 
     def _interned(self, series: Series, group: "_Group", connection: sqlite3.Connection) -> int:
@@ -353,6 +376,12 @@ class HistoryStore:
             self._recent.add((mid, series[key]), row_id)
         self._connection = connection
 
+    def _finish(self) -> None:
+        self._release()
+        used = max(self._last, self._shown)
+        if self._promised > used and self.failure is None:
+            files.promise_row_id(self._folder, used)
+
     def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -362,10 +391,9 @@ class HistoryStore:
 class _Group:
     """What one transaction adds."""
 
-    __slots__ = ("identified", "new_series", "next_row_id", "rows")
+    __slots__ = ("identified", "new_series", "rows")
 
-    def __init__(self, last: int) -> None:
-        self.next_row_id = last + 1
+    def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
         self.identified: list[tuple[Identity, int]] = []
         self.new_series: list[Series] = []
@@ -404,6 +432,10 @@ def _attempted(job: Callable[[], Any]) -> Any:
         return job()
     except Exception as error:  # keeping house failed; the rows are none the worse
         return storage_error(error, "history")
+
+
+def _nothing() -> None:
+    """A job that ends when everything before it is committed."""
 
 
 def _hashed(sender: str, message_id: str) -> int:

@@ -196,6 +196,9 @@ class Full:
         future.set_exception(StorageFull())
         return future
 
+    def place(self, reading: Reading) -> "tuple[int, Future[Sequence[Appended]]] | None":
+        return None if self.is_full else self._history.place(reading)
+
 
 async def test_without_space_a_publish_is_not_acknowledged_and_succeeds_when_it_comes_again(
     any_engine: EngineType, tmp_path: Path

@@ -53,6 +53,7 @@ async def test_without_space_a_client_is_told_to_keep_its_message(engine_5: Engi
         def __init__(self, history: History) -> None:
             self.last_row = history.last_row
             self.read = history.read
+            self.place = history.place
 
         def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
             future: Future[Sequence[Appended]] = get_running_loop().create_future()
