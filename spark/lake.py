@@ -6,6 +6,8 @@ The manifest is resolved on the driver into a list of files, pruned by gateway a
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from pydantic_core import from_json
@@ -33,8 +35,10 @@ def readings(
     kinds: Sequence[str] = (),
     days: tuple[str, str] | None = None,
     gateways: Sequence[str] = (),
+    rows: Mapping[str, tuple[int, int]] | None = None,
 ) -> DataFrame:
-    """Readings with `gateway` and `day`; empty selections mean all. `days` is the first and the last, inclusive.
+    """Readings with `gateway` and `day`; empty selections mean all. `days` is the first and the last, inclusive, and so
+    are `rows`, the row ids by gateway: of gateways that are not there, none.
 
     Raises StorageDamaged or NewerSchema where the lake is not what its manifest says.
     """
@@ -42,12 +46,17 @@ def readings(
         part
         for snapshot in snapshots(session, lake, gateways)
         for part in snapshot.parts
-        if part.table == layout.READINGS and (days is None or days[0] <= part.day <= days[1])
+        if part.table == layout.READINGS
+        and (days is None or days[0] <= part.day <= days[1])
+        and (rows is None or _holds(part, snapshot.gateway, rows))
     ]
     frame = _read(session, lake, layout.READINGS, parts, schemas.READINGS)
     for column, wanted in (("thing_id", things), ("name", names), ("kind", kinds)):
         if wanted:
             frame = frame.where(F.col(column).isin(list(wanted)))
+    if rows is not None:
+        bounds = [(F.col("gateway") == one) & F.col("row_id").between(*span) for one, span in rows.items()]
+        frame = frame.where(reduce(or_, bounds, F.lit(False)))
     return frame
 
 
@@ -97,6 +106,12 @@ def intervals(session: SparkSession, lake: str | Path, *, gateways: Sequence[str
         for kind, name, interval in declared_intervals(td)
     ]
     return session.createDataFrame(found, INTERVALS) if found else None
+
+
+def _holds(part: Part, gateway: str, rows: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a file can hold some of these rows."""
+    first, last = rows.get(gateway, (0, -1))
+    return part.first <= last and part.last >= first
 
 
 def _snapshot(gateway: str, files: Mapping[str, bytes]) -> Snapshot:

@@ -1,28 +1,31 @@
 """Roll-ups that follow the lake: a stream of row ids whose results survive any kill exactly once.
 
-Each batch names the windows its rows fall into; those windows are computed anew from the lake and written to a folder
-of the batch's own number, replacing what a killed attempt left there. Late rows therefore repair old windows, however
-late, and a row that came twice counts once, since the lake has it once. Reading takes, of each window, the newest batch
-that Spark has committed.
+Each batch is rolled up by itself and written to a folder that its number names, replacing what a killed attempt left
+there; now and then folders are folded into larger ones (`spark.jobs.runs`). Row ids are the only progress: a row
+belongs to one batch for ever, so it counts once, however late it is and however often the batch is tried. Where late
+readings lie among those of an earlier batch, their windows are read again from the lake.
 """
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic_core import from_json
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark import lake as lakes
+from spark.jobs import runs
 from spark.sources import register
-from spark.transforms.partials import PARTIALS, finished, partials
-from spark.transforms.rollups import SERIES, numeric
+from spark.transforms.partials import PARTIALS, added, finished, mended, partials
 from things.durations import window_seconds
 
-MAX_ROWS = 500_000
+MAX_ROWS = 1_000_000
 """Rows of one batch, unless told otherwise."""
+FEW_WINDOWS = 100_000
+"""So many are sent to every task, rather than the readings sorted by window."""
 SHOW_EVERY_S = 5
 
 
@@ -46,11 +49,18 @@ def start(
     width_s = window_seconds(window)
     state = state or state_of(lake, window)
 
-    def take(frame: DataFrame, batch: int) -> None:
-        _touched_windows(frame, lake, width_s).write.mode("overwrite").parquet(f"{state}/batch={batch}")
+    def take(ranges: DataFrame, batch: int) -> None:
+        within = ranges.sparkSession
+        for run in runs.due(batch):
+            folded = _whole(within, lake, _read(within, state, run.sources), width_s)
+            folded.write.mode("overwrite").parquet(f"{state}/{run.folder}")
+        rows = {row.gateway: (row.first, row.last) for row in ranges.collect()}
+        taken = partials(lakes.readings(within, lake, rows=rows), width_s)
+        taken.write.mode("overwrite").parquet(f"{state}/{runs.Run(0, batch).folder}")
 
-    rows = session.readStream.format("skep").option("lake", lake).option("maxRowsPerBatch", max_rows).load()
-    writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", f"{state}/_checkpoint")
+    stream = session.readStream.format("skep").option("lake", lake).option("ranges", "true")
+    ranges = stream.option("maxRowsPerBatch", max_rows).load()
+    writer = ranges.writeStream.foreachBatch(take).option("checkpointLocation", f"{state}/_checkpoint")
     if every is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{window_seconds(every):g} seconds").start()
@@ -58,8 +68,12 @@ def start(
 
 def table(session: SparkSession, lake: str, *, window: str = "5m", state: str | None = None) -> DataFrame:
     """The roll-ups so far, in order; the same as rolling up at once all rows that the stream has taken."""
-    windows = _committed(session, state or state_of(lake, window))
-    return finished(windows, window_seconds(window), lakes.intervals(session, lake)).orderBy(
+    state = state or state_of(lake, window)
+    width_s = window_seconds(window)
+    commits = _commits(session, state)
+    pieces = _read(session, state, runs.after(max(commits))) if commits else session.createDataFrame([], PARTIALS)
+    windows = _whole(session, lake, pieces, width_s)
+    return finished(windows, width_s, lakes.intervals(session, lake)).orderBy(
         "gateway", "thing_id", "name", "window_start"
     )
 
@@ -75,43 +89,30 @@ def watch(query: StreamingQuery) -> None:
     _show(query, shown)
 
 
-def _touched_windows(frame: DataFrame, lake: str, width_s: float) -> DataFrame:
-    """The windows of a batch's rows, computed from all the rows the lake has of them."""
-    session = frame.sparkSession
-    width = F.lit(round(width_s * 1_000_000))
-    in_window = F.col("at") - F.pmod("at", width)
-    # The key of each window once, however many rows of the batch fall into it.
-    touched = numeric(frame).select(*SERIES, in_window.alias("w")).distinct().persist()
-    try:
-        days = _days(touched, width_s)
-        readings = lakes.readings(session, lake, days=(days[0], days[-1]) if days else ("9999", "0000"))
-        at = F.unix_micros("created")
-        windowed = readings.where(F.col("day").cast("string").isin(days)).withColumn("w", at - F.pmod(at, width))
-        mine = windowed.join(F.broadcast(touched), on=[*SERIES, "w"], how="left_semi").drop("w")
-        # Worked out before the keys are let go.
-        return partials(mine, width_s).localCheckpoint()
-    finally:
-        touched.unpersist()
+def _read(session: SparkSession, state: str, wanted: Sequence[runs.Run]) -> DataFrame:
+    return session.read.schema(PARTIALS).parquet(*(f"{state}/{run.folder}" for run in wanted))
 
 
-def _days(touched: DataFrame, width_s: float) -> Sequence[str]:
-    """Days that the windows reach into."""
-    last = F.col("w") + (round(width_s * 1_000_000) - 1)
-    days = F.sequence(F.to_date(F.timestamp_micros("w")), F.to_date(F.timestamp_micros(last)), F.expr("interval 1 day"))
-    spans = touched.select(F.explode(days).alias("day"))
-    return sorted(row.day for row in spans.select(F.col("day").cast("string").alias("day")).distinct().collect())
-
-
-def _committed(session: SparkSession, state: str) -> DataFrame:
-    """Of each window the newest partial, among the batches that Spark has committed."""
-    commits = _commits(session, state)
-    if not commits:
-        return session.createDataFrame([], PARTIALS)
-    folders = [f"{state}/batch={number}" for number in range(max(commits) + 1)]
-    found = session.read.option("basePath", state).parquet(*folders)
-    values = [name for name in PARTIALS.fieldNames() if name not in (*SERIES, "w")]
-    newest = F.max_by(F.struct(*values), F.col("batch")).alias("newest")
-    return found.groupBy(*SERIES, "w").agg(newest).select(*SERIES, "w", *(f"newest.{name}" for name in values))
+def _whole(session: SparkSession, lake: str, pieces: DataFrame, width_s: float) -> DataFrame:
+    """Pieces added up to one row for each window; those that overlap in time with the help of the lake."""
+    windows = added(pieces, width_s)
+    torn = windows.where("is_torn").select(*PARTIALS.fieldNames())
+    whole = windows.where(~F.col("is_torn")).select(*PARTIALS.fieldNames())
+    spans = torn.groupBy("gateway").agg(
+        F.count("*").alias("windows"),
+        F.min("first_row").alias("first"),
+        F.max("last_row").alias("last"),
+        F.date_format(F.timestamp_micros(F.min("first_at")), "yyyy-MM-dd").alias("begin"),
+        F.date_format(F.timestamp_micros(F.max("last_at")), "yyyy-MM-dd").alias("end"),
+    )
+    found = spans.collect()
+    if not found:
+        return whole
+    days = (min(row.begin for row in found), max(row.end for row in found))
+    rows = {row.gateway: (row.first, row.last) for row in found}
+    if sum(row.windows for row in found) <= FEW_WINDOWS:
+        torn = F.broadcast(torn)
+    return whole.unionByName(mended(torn, lakes.readings(session, lake, days=days, rows=rows), width_s))
 
 
 def _commits(session: SparkSession, state: str) -> list[int]:
@@ -129,7 +130,14 @@ def _show(query: StreamingQuery, shown: int) -> int:
     progress: Any = query.lastProgress
     if progress is None or progress["batchId"] == shown:
         return shown
-    rate = progress["processedRowsPerSecond"] or 0
-    end = progress["sources"][0]["endOffset"]
-    print(f"batch {progress['batchId']}: {progress['numInputRows']} rows, {rate:.0f}/s, up to {end}", file=sys.stderr)
+    source = progress["sources"][0]
+    begin, end = (_offset(source[name]) for name in ("startOffset", "endOffset"))
+    rows = sum(last - begin.get(gateway, 0) for gateway, last in end.items())
+    rate = rows / max(progress["batchDuration"], 1) * 1_000
+    print(f"batch {progress['batchId']}: {rows} rows, {rate:.0f}/s, up to {end}", file=sys.stderr)
     return int(progress["batchId"])
+
+
+def _offset(given: Any) -> dict[str, int]:
+    found = from_json(given) if isinstance(given, str) else given
+    return dict(found or {})

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark import lake as lakes
 from spark.jobs import follow
+from spark.jobs.locks import only_job
 from spark.jobs.options import parser, selection_of
 from spark.jobs.running import run_job
 from spark.transforms.rollups import rollup
@@ -45,7 +46,8 @@ def _build(session: SparkSession, lake: str, options: argparse.Namespace) -> Dat
         raise Invalid("--max-rows is at least 1")
     every = None if options.once else options.every
     where = {"window": options.window, "state": options.state}
-    follow.watch(follow.start(session, lake, max_rows=options.max_rows, every=every, **where))
+    with only_job(options.state or follow.state_of(lake, options.window), name="_follow"):
+        follow.watch(follow.start(session, lake, max_rows=options.max_rows, every=every, **where))
     return follow.table(session, lake, **where)
 
 

@@ -1,7 +1,8 @@
 """The data source `skep`, in pure Python: out of a lake or a running gateway, in batches or streams, and back into one.
 
 Options for reading: `lake` (folder or URL), or `url` with `token` and `ca`; `things`, `names`, `kinds`, `gateways`
-(comma separated), `days` (`2026-01-01,2026-01-31`), `model`; for streams `maxRowsPerBatch`. For writing see
+(comma separated), `days` (`2026-01-01,2026-01-31`), `model`; for streams `maxRowsPerBatch`, and `ranges` for where the
+rows of a batch are instead of the rows: `spark.lake.readings` then reads them faster. For writing see
 `spark.sources.publishing`. Spark gives a Python source no column pruning, so select by options.
 """
 
@@ -24,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark import schemas
 from spark.sources.files import LakeFiles, Selection
@@ -36,10 +37,14 @@ from things.lake import Part
 
 # fmt: off
 KNOWN = frozenset({
-    "lake", "url", "token", "ca", "things", "names", "kinds", "gateways", "days", "model", "maxrowsperbatch",
+    "lake", "url", "token", "ca", "things", "names", "kinds", "gateways", "days", "model", "maxrowsperbatch", "ranges",
 })
 # fmt: on
 """Options for reading, in lower case, as Spark may hand them over."""
+RANGES = StructType(
+    [StructField("gateway", StringType()), *(StructField(end, LongType()) for end in ("first", "last"))]
+)
+"""What a stream of ranges gives: row ids, both ends included."""
 TASK_ROWS = 250_000
 """Rows that one task reads, unless one file has more."""
 
@@ -50,7 +55,7 @@ def register(session: SparkSession) -> None:
 
 
 class SkepSource(DataSource):
-    """Readings as `spark.schemas.READINGS`, or the wide table of a model."""
+    """Readings as `spark.schemas.READINGS`, the wide table of a model, or a stream of `RANGES`."""
 
     @classmethod
     def name(cls) -> str:
@@ -81,6 +86,7 @@ class _Asked(NamedTuple):
     selection: Selection
     model: str | None
     max_rows: int | None
+    ranges: bool
 
     @staticmethod
     def of(options: Mapping[str, str]) -> "_Asked":
@@ -97,6 +103,9 @@ class _Asked(NamedTuple):
         rows = given.get("maxrowsperbatch")
         if rows is not None and (not rows.isdigit() or int(rows) < 1):
             raise Invalid("option maxRowsPerBatch is a number, at least 1")
+        ranges = given.get("ranges", "false")
+        if ranges not in ("true", "false"):
+            raise Invalid("option ranges is true or false")
         selection = Selection(
             things=_listed(given.get("things")),
             names=_listed(given.get("names")),
@@ -112,9 +121,12 @@ class _Asked(NamedTuple):
             selection,
             given.get("model"),
             int(rows) if rows else None,
+            ranges == "true",
         )
 
     def schema(self) -> StructType:
+        if self.ranges:
+            return RANGES
         return schemas.READINGS if self.model is None else self.opened_model().schema()
 
     def opened_model(self) -> Model:
@@ -142,8 +154,17 @@ class _Rows(InputPartition):
         self.first, self.last = first, last
 
 
+class _Ranges(InputPartition):
+    """Which rows there are, and not the rows."""
+
+    def __init__(self, rows: Sequence[tuple[str, int, int]]) -> None:
+        self.rows = tuple(rows)
+
+
 class _BatchReader(DataSourceReader):
     def __init__(self, asked: _Asked) -> None:
+        if asked.ranges:
+            raise Invalid("ranges are those of a stream's batches; a batch reads rows")
         self.asked = asked
         self.model = None if asked.model is None else asked.opened_model()
 
@@ -176,6 +197,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, asked: _Asked) -> None:
         if asked.model is not None:
             raise Invalid("a stream has no wide table: values of one time may come in different batches")
+        if asked.ranges and (asked.url or asked.selection != Selection(gateways=asked.selection.gateways)):
+            raise Invalid("ranges are those of a lake, of all rows; select when reading them")
         self.asked = asked
         self._target: dict[str, int] | None = None
 
@@ -195,6 +218,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._newest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if self.asked.ranges:
+            before = {gateway: start.get(gateway, 0) for gateway in end}
+            return [_Ranges([(one, before[one] + 1, last) for one, last in end.items() if last > before[one]])]
         if self.asked.url:
             first, last = start.get("", 0), end.get("", 0)
             return [_Rows(first, last)] if last > first else []
@@ -238,6 +264,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _read(asked: _Asked, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, _Ranges):
+        columns = list(zip(*partition.rows, strict=True)) or [(), (), ()]
+        schema = pa.schema([("gateway", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
+        yield pa.record_batch(
+            [pa.array(list(one), field.type) for one, field in zip(columns, schema, strict=True)], schema
+        )
+        return
     if isinstance(partition, _Rows):
         names = schemas.READINGS.fieldNames()
         for batch in asked.gateway().batches(asked.selection, after=partition.first, last=partition.last):
