@@ -50,13 +50,14 @@ from things.messages import JSONValue, Message, Operation
 from things.td import ThingDescription
 from things.twin_td import FormsOf
 from twin.beside import beside
+from twin.directory_service import DirectoryService
 from twin.history.quality import QualityWatch
 from twin.history.retention import Budget
 from twin.history_service import HistoryService
 from twin.lake.client import LakeClient
 from twin.readings import Readings
 from twin.search import Search
-from twin.service import DirectoryService, ValuesService
+from twin.values_service import ValuesService
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,6 @@ class Assembly:
             accounts=rooms.authenticator,
             health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
             documents={"/vocabulary/skep.jsonld": CONTEXT, "/asyncapi.json": described()},
-            may_read=lambda principal, thing_id: self._may(principal, Operation.READ, Address(thing_id)),
         )
         rooms.twin.directory.on_changed(self._http.directory_changed)
         if isinstance(engine, NativeEngine):

@@ -17,12 +17,24 @@ from things.decisions import Context, Decision
 from things.delivery import DeliveryStatus, Reason, State
 from things.identity import Principal
 from things.messages import JSONValue, Message, Operation, Origin
-from things.records import Appended, Entry, HistoryQuery, LedgerQuery, LedgerRow, Reading, Row, Transition, Value
+from things.records import (
+    Appended,
+    DirectoryChange,
+    Entry,
+    HistoryQuery,
+    LedgerQuery,
+    LedgerRow,
+    Reading,
+    Row,
+    Transition,
+    Value,
+)
 from things.td import ThingDescription
 
 # The stores' records live in `things`, which the twin may import; they are part of these contracts all the same.
 __all__ = [
     "Appended",
+    "DirectoryChange",
     "Entry",
     "HistoryQuery",
     "LedgerQuery",

@@ -16,7 +16,7 @@ nothing in a filter can name anything but these fields.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn, assert_never
@@ -109,7 +109,7 @@ def matches(filter_: Filter, lookup: Lookup) -> bool:
     """Whether the Thing that `lookup` knows passes."""
     match filter_:
         case Comparison():
-            return _compare(filter_, lookup(filter_.field))
+            return holds(filter_, lookup(filter_.field))
         case Not(operand):
             return not matches(operand, lookup)
         case And(operands):
@@ -120,29 +120,8 @@ def matches(filter_: Filter, lookup: Lookup) -> bool:
             assert_never(filter_)
 
 
-def required(filter_: Filter) -> Iterator[Comparison]:
-    """Comparisons that hold of everything that passes: an index may narrow the search by any of them."""
-    if isinstance(filter_, Comparison):
-        yield filter_
-    elif isinstance(filter_, And):
-        for operand in filter_.operands:
-            yield from required(operand)
-
-
-def fields(filter_: Filter) -> set[Field]:
-    """Every field that `filter_` looks at."""
-    match filter_:
-        case Comparison():
-            return {filter_.field}
-        case Not(operand):
-            return fields(operand)
-        case And(operands) | Or(operands):
-            return set().union(*(fields(operand) for operand in operands))
-        case _:
-            assert_never(filter_)
-
-
-def _compare(comparison: Comparison, found: JSONValue) -> bool:
+def holds(comparison: Comparison, found: JSONValue) -> bool:
+    """Whether a comparison holds of the value that a Thing has of its field."""
     wanted, operator = comparison.value, comparison.operator
     if comparison.field.subject is Subject.TYPE and isinstance(found, list):
         return _compare_types(operator, wanted, [item for item in found if isinstance(item, str)])
@@ -159,6 +138,19 @@ def _compare(comparison: Comparison, found: JSONValue) -> bool:
     if isinstance(found, int | float) and isinstance(wanted, int | float):
         return _ordered(operator, (found > wanted) - (found < wanted))
     return operator is Operator.IS_NOT
+
+
+def fields(filter_: Filter) -> set[Field]:
+    """Every field that `filter_` looks at."""
+    match filter_:
+        case Comparison():
+            return {filter_.field}
+        case Not(operand):
+            return fields(operand)
+        case And(operands) | Or(operands):
+            return set().union(*(fields(operand) for operand in operands))
+        case _:
+            assert_never(filter_)
 
 
 def _compare_types(operator: Operator, wanted: object, types: list[str]) -> bool:

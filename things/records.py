@@ -6,6 +6,7 @@ Plain values shared by the runtime's ports and the twin's stores, so that neithe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from things.addresses import Kind
@@ -29,6 +30,25 @@ class Entry:
     overlay: Mapping[str, JSONValue] = field(default_factory=dict)
     """Managers' title and description, kept over the agent's next publish."""
     etag: str = ""
+
+
+class Change(StrEnum):
+    """What happened to a directory entry."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryChange:
+    """One committed change of the directory. Ids rise; `patch` is the JSON merge patch of what was registered or
+    published and laid over, `{}` unless it is an update."""
+
+    id: int
+    what: Change
+    thing_id: str
+    patch: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

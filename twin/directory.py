@@ -5,70 +5,61 @@ A TD's version rises with each publish and never falls, removal included. An ent
 at once and removed by `purge_expired`. A manager's overlay (title, description) outlives the agent's next publish.
 """
 
-import bisect
+import asyncio
 import logging
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from hashlib import blake2b
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
-from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, func, select
 
 from things.errors import UnknownThing
 from things.messages import JSONValue
-from things.records import Entry
+from things.records import Change, DirectoryChange, Entry
 from things.td import ThingDescription
+from twin.changes import ChangeLog
 from twin.database import Database
-from twin.tables import EntryRow, TDVersionRow, table
+from twin.entries import EntryRows, TDVersion, complete, version_of
+from twin.tables import TDVersionRow, table
 
 log = logging.getLogger(__name__)
 
 OVERLAY_MEMBERS = frozenset({"title", "description"})
 
-_ENTRIES = table(EntryRow)
 _VERSIONS = table(TDVersionRow)
 
-
-class Change(StrEnum):
-    """What happened to an entry."""
-
-    CREATED = "created"
-    UPDATED = "updated"
-    DELETED = "deleted"
-
-
-OnChanged = Callable[[Change, Entry | None, Entry | None], None]
+OnChanged = Callable[[DirectoryChange, Entry | None, Entry | None], None]
 """Told of a committed change in the loop: what happened, the entry before, the entry after."""
 
+Condition = Callable[[Entry | None], None]
+"""Asked with the standing entry, in the transaction that would change it; raises SkepError to prevent that."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TDVersion:
-    """A TD as it was published; `td` is None where the Thing was removed."""
 
-    thing_id: str
-    version: int
-    published: int
-    td: ThingDescription | None
+def _unconditional(standing: Entry | None) -> None:
+    """No condition."""
 
 
 class DirectoryStore:
     """The directory in the twin's database; made by `DirectoryStore.load`."""
 
-    def __init__(self, database: Database, clock: Callable[[], int]) -> None:
+    def __init__(self, database: Database, clock: Callable[[], int], changes: ChangeLog) -> None:
         self._database = database
         self._clock = clock
+        self._changes = changes
+        self._rows = EntryRows(database)
         self._entries: dict[str, Entry] = {}
         self._ids: list[str] = []
         self._of_agent: dict[str, dict[str, None]] = {}
+        self._ending: dict[str, None] = {}
+        """Entries whose registration will expire."""
         self._listeners: list[OnChanged] = []
 
     @classmethod
     async def load(cls, database: Database, clock: Callable[[], int]) -> "DirectoryStore":
         """All entries of a database. TDs are kept as text and read when they are asked for."""
-        directory = cls(database, clock)
-        for entry in await database.read(_stored_entries):
+        directory = cls(database, clock, await ChangeLog.load(database, clock))
+        for entry in await database.read(directory._rows.all):
             directory._keep(entry.thing_id, entry)
         return directory
 
@@ -87,13 +78,23 @@ class DirectoryStore:
         """Accounts that have Things."""
         return self._of_agent.keys()
 
-    def ids(self) -> Sequence[str]:
-        """All thing ids, sorted."""
-        return [thing_id for thing_id in self._ids if not self._is_expired(self._entries[thing_id])]
+    def ids(self, after: str = "") -> Sequence[str]:
+        """All thing ids above `after`, sorted."""
+        ids = self._ids[bisect_right(self._ids, after) :]
+        return [thing_id for thing_id in ids if self.get(thing_id) is not None] if self._ending else ids
 
     def on_changed(self, listener: OnChanged) -> None:
         """Tell `listener` of every committed change, in order."""
         self._listeners.append(listener)
+
+    @property
+    def last_change(self) -> int:
+        """The id of the newest change; 0 before the first."""
+        return self._changes.last
+
+    def changes_since(self, id_: int, limit: int) -> Sequence[DirectoryChange]:
+        """Changes with a higher id, oldest first; the last thousand are kept, over restarts too."""
+        return self._changes.since(id_, limit)
 
     # ------------------------------------------------------------ reads of what was
 
@@ -102,7 +103,7 @@ class DirectoryStore:
 
         def found(connection: Connection) -> list[TDVersion]:
             wanted = select(*_VERSIONS.c).where(_VERSIONS.c.thing_id == thing_id).order_by(_VERSIONS.c.version)
-            return [_version(row) for row in connection.execute(wanted)]
+            return [version_of(row) for row in connection.execute(wanted)]
 
         return await self._database.read(found)
 
@@ -117,7 +118,7 @@ class DirectoryStore:
                 .limit(1)
             )
             row = connection.execute(wanted).first()
-            return None if row is None or row.td is None else _version(row)
+            return None if row is None or row.td is None else version_of(row)
 
         return await self._database.read(found)
 
@@ -141,7 +142,7 @@ class DirectoryStore:
                 .order_by(_VERSIONS.c.thing_id)
                 .limit(limit)
             )
-            return [_version(row) for row in connection.execute(wanted)]
+            return [version_of(row) for row in connection.execute(wanted)]
 
         return await self._database.read(found)
 
@@ -160,84 +161,68 @@ class DirectoryStore:
 
     # ------------------------------------------------------------ changes
 
-    async def put(self, thing_id: str, td: ThingDescription, *, agent: str | None, expires: int | None = None) -> Entry:
-        """Create or replace; the same text again changes nothing and returns the standing entry."""
-        before, after = await self._database.submit(
-            lambda connection: self._put(connection, thing_id, td, agent, expires)
-        )
-        if after is before:
-            return self._entries.get(thing_id, after)
-        if before is None or self._is_expired(before):
-            self._changed(Change.CREATED, None, after)
-        else:
-            self._changed(Change.UPDATED, before, after)
-        return after
+    async def put(
+        self,
+        thing_id: str,
+        td: ThingDescription,
+        *,
+        agent: str | None,
+        expires: int | None = None,
+        condition: Condition = _unconditional,
+    ) -> Entry:
+        """Create or replace; the same text again changes nothing and returns the standing entry. Raises what
+        `condition` raises."""
+        written = await self._written(lambda connection: self._put(connection, thing_id, td, agent, expires, condition))
+        assert written.after is not None
+        return written.after if written.change is not None else self._entries.get(thing_id, written.after)
 
-    async def remove(self, thing_id: str) -> bool:
-        """Remove an entry; False if there was none."""
-        before = await self._database.submit(lambda connection: self._remove(connection, thing_id), frees=True)
-        if before is None:
-            return False
-        self._changed(Change.DELETED, before, None)
-        return True
+    async def remove(self, thing_id: str, *, condition: Condition = _unconditional) -> bool:
+        """Remove an entry; False if there was none. Raises what `condition` raises."""
+        written = await self._written(lambda connection: self._remove(connection, thing_id, condition), frees=True)
+        return written.change is not None
 
     async def set_overlay(self, thing_id: str, overlay: Mapping[str, JSONValue]) -> Entry:
         """Lay title or description over what the agent publishes; None drops a member. Raises UnknownThing."""
-
-        def laid(connection: Connection) -> tuple[Entry, Entry]:
-            before = _standing(connection, thing_id)
-            if before is None:
-                raise UnknownThing(thing_id)
-            members = {name: text for name, text in {**before.overlay, **overlay}.items() if text is not None}
-            after = _complete(replace(before, overlay=members, modified=self._clock()))
-            connection.execute(
-                update(_ENTRIES)
-                .where(_ENTRIES.c.thing_id == thing_id)
-                .values(overlay=to_json(members).decode() if members else None, modified=after.modified)
-            )
-            return before, after
-
-        before, after = await self._database.submit(laid)
-        self._changed(Change.UPDATED, before, after)
-        return after
+        written = await self._written(lambda connection: self._lay(connection, thing_id, overlay))
+        assert written.after is not None
+        return written.after
 
     async def purge_expired(self) -> int:
         """Remove entries whose registration expired; how many went."""
-        expired = [thing_id for thing_id, entry in self._entries.items() if self._is_expired(entry)]
+        expired = [thing_id for thing_id in self._ending if self.get(thing_id) is None]
         for thing_id in expired:
             await self.remove(thing_id)
         return len(expired)
 
+    async def _written(self, job: "Callable[[Connection], _Written]", *, frees: bool = False) -> "_Written":
+        future = self._database.submit(job, frees=frees, refuses_first=True)
+        future.add_done_callback(self._apply)
+        # Whoever waits may be cancelled; what was committed is known here all the same.
+        return await asyncio.shield(future)
+
     # ------------------------------------------------------------ in the writer thread
 
     def _put(
-        self, connection: Connection, thing_id: str, td: ThingDescription, agent: str | None, expires: int | None
-    ) -> tuple[Entry | None, Entry]:
+        self,
+        connection: Connection,
+        thing_id: str,
+        td: ThingDescription,
+        agent: str | None,
+        expires: int | None,
+        condition: Condition,
+    ) -> "_Written":
         now = self._clock()
-        before = _standing(connection, thing_id)
+        standing = self._rows.one(connection, thing_id)
+        # What expired and was not purged yet is gone all the same.
+        before = None if standing is None or self._is_expired(standing) else standing
+        condition(before)
         if before is not None and (before.td.text, before.agent, before.expires) == (td.text, agent, expires):
-            return before, before
+            return _Written(before, before, None)
         if before is not None and before.td.text == td.text:
             version = before.version  # only the registration changed
         else:
-            last = connection.execute(
-                select(_VERSIONS.c.version)
-                .where(_VERSIONS.c.thing_id == thing_id)
-                .order_by(_VERSIONS.c.version.desc())
-                .limit(1)
-            ).scalar()
-            version = (last or 0) + 1
-            connection.execute(
-                insert(_VERSIONS).values(
-                    thing_id=thing_id,
-                    version=version,
-                    published=now,
-                    title=td.title,
-                    types=to_json(list(td.types)).decode(),
-                    td=td.text.decode(),
-                )
-            )
-        after = _complete(
+            version = self._rows.add_version(connection, thing_id, now, td)
+        after = complete(
             Entry(
                 thing_id=thing_id,
                 td=td,
@@ -249,106 +234,72 @@ class DirectoryStore:
                 overlay={} if before is None else before.overlay,
             )
         )
-        row = {
-            "agent": agent,
-            "version": version,
-            "created": after.created,
-            "modified": now,
-            "expires": expires,
-            "overlay": to_json(dict(after.overlay)).decode() if after.overlay else None,
-        }
-        if before is None:
-            connection.execute(insert(_ENTRIES).values(thing_id=thing_id, **row))
-        else:
-            connection.execute(update(_ENTRIES).where(_ENTRIES.c.thing_id == thing_id).values(**row))
-        return before, after
+        what = Change.CREATED if before is None else Change.UPDATED
+        return self._stored(connection, what, standing, after)
 
-    def _remove(self, connection: Connection, thing_id: str) -> Entry | None:
-        before = _standing(connection, thing_id)
+    def _lay(self, connection: Connection, thing_id: str, overlay: Mapping[str, JSONValue]) -> "_Written":
+        before = self._rows.one(connection, thing_id)
         if before is None:
-            return None
-        connection.execute(delete(_ENTRIES).where(_ENTRIES.c.thing_id == thing_id))
-        connection.execute(
-            insert(_VERSIONS).values(thing_id=thing_id, version=before.version + 1, published=self._clock())
-        )
-        return before
+            raise UnknownThing(thing_id)
+        members = {name: text for name, text in {**before.overlay, **overlay}.items() if text is not None}
+        after = complete(replace(before, overlay=members, modified=self._clock()))
+        return self._stored(connection, Change.UPDATED, before, after)
+
+    def _stored(self, connection: Connection, what: Change, before: Entry | None, after: Entry) -> "_Written":
+        self._rows.put(connection, after)
+        return _Written(before, after, self._changes.record(connection, what, before, after))
+
+    def _remove(self, connection: Connection, thing_id: str, condition: Condition) -> "_Written":
+        before = self._rows.one(connection, thing_id)
+        condition(before)
+        if before is None:
+            return _Written(None, None, None)
+        self._rows.remove(connection, before, self._clock())
+        return _Written(before, None, self._changes.record(connection, Change.DELETED, before, None))
 
     # ------------------------------------------------------------ in the loop
 
-    def _changed(self, change: Change, before: Entry | None, after: Entry | None) -> None:
-        thing_id = (after or before).thing_id  # type: ignore[union-attr]
-        self._keep(thing_id, after)
+    def _apply(self, done: "asyncio.Future[_Written]") -> None:
+        """Know what was committed, and tell of it."""
+        if done.cancelled() or done.exception() is not None:
+            return
+        before, after, change = done.result()
+        if change is None:
+            return
+        self._keep(change.thing_id, after)
+        self._changes.keep(change)
         for listener in self._listeners:
             try:
                 listener(change, before, after)
             except Exception:
-                log.exception("a listener of the directory failed", extra={"thingID": thing_id})
+                log.exception("a listener of the directory failed", extra={"thingID": change.thing_id})
 
     def _keep(self, thing_id: str, entry: Entry | None) -> None:
         standing = self._entries.pop(thing_id, None)
+        self._ending.pop(thing_id, None)
         if standing is not None and standing.agent is not None:
             self._of_agent[standing.agent].pop(thing_id, None)
             if not self._of_agent[standing.agent]:
                 del self._of_agent[standing.agent]
         if entry is None:
             if standing is not None:
-                del self._ids[bisect.bisect_left(self._ids, thing_id)]
+                del self._ids[bisect_left(self._ids, thing_id)]
             return
         if standing is None:
-            bisect.insort(self._ids, thing_id)
+            insort(self._ids, thing_id)
         self._entries[thing_id] = entry
         if entry.agent is not None:
             self._of_agent.setdefault(entry.agent, {})[thing_id] = None
+        if entry.expires is not None:
+            self._ending[thing_id] = None
 
     def _is_expired(self, entry: Entry) -> bool:
         return entry.expires is not None and entry.expires <= self._clock()
 
 
-def _complete(entry: Entry) -> Entry:
-    """With the tag that changes with anything a reader sees."""
-    digest = blake2b(entry.td.text, digest_size=12)
-    digest.update(to_json(dict(entry.overlay)))
-    return replace(entry, etag=f'"{entry.version}-{digest.hexdigest()}"')
+class _Written(NamedTuple):
+    """What one write did; without a change, nothing."""
 
-
-_JOINED = select(*_ENTRIES.c, _VERSIONS.c.title, _VERSIONS.c.types, _VERSIONS.c.td).where(
-    _VERSIONS.c.thing_id == _ENTRIES.c.thing_id, _VERSIONS.c.version == _ENTRIES.c.version
-)
-
-
-def _stored_entries(connection: Connection) -> list[Entry]:
-    return [_entry(row) for row in connection.execute(_JOINED.order_by(_ENTRIES.c.thing_id))]
-
-
-def _standing(connection: Connection, thing_id: str) -> Entry | None:
-    row = connection.execute(_JOINED.where(_ENTRIES.c.thing_id == thing_id)).first()
-    return None if row is None else _entry(row)
-
-
-def _entry(row: Any) -> Entry:
-    return _complete(
-        Entry(
-            thing_id=row.thing_id,
-            td=_td(row),
-            agent=row.agent,
-            version=row.version,
-            created=row.created,
-            modified=row.modified,
-            expires=row.expires,
-            overlay={} if row.overlay is None else from_json(row.overlay),
-        )
-    )
-
-
-def _version(row: Any) -> TDVersion:
-    return TDVersion(
-        thing_id=row.thing_id,
-        version=row.version,
-        published=row.published,
-        td=None if row.td is None else _td(row),
-    )
-
-
-def _td(row: Any) -> ThingDescription:
-    # It was checked before it was stored; reading it again waits until somebody needs more than title and type.
-    return ThingDescription(row.td.encode(), {"title": row.title, "@type": from_json(row.types)})
+    before: Entry | None
+    after: Entry | None
+    change: DirectoryChange | None

@@ -1,20 +1,24 @@
 """Finding Things by filter: indexes that narrow the search, then every comparison checked.
 
-The indexes follow the directory by type, title and agent; whether an agent is online is asked when a search runs. What
-the caller may not read is null to its filter, so that nothing hidden can be guessed from what is found.
+The indexes follow the directory by type, title and agent, and the latest values by the names of properties; whether an
+agent is online is asked when a search runs. What the caller may not read is null to its filter, so that nothing hidden
+can be guessed from what is found.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Collection, Iterator
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
+from typing import Protocol, assert_never
 
 from things.addresses import Address, Kind
-from things.filters import Comparison, Field, Filter, Operator, Subject, matches, required
+from things.filters import And, Comparison, Field, Filter, Not, Operator, Or, Subject, holds, matches
 from things.identity import RESERVED_ACCOUNTS, Principal
 from things.messages import JSONValue, Operation
-from things.records import Entry
+from things.records import DirectoryChange, Entry
 from things.times import rfc3339
-from twin.directory import Change, DirectoryStore
+from twin.directory import DirectoryStore
+from twin.titles import Titles
 from twin.values import LatestValues
 
 May = Callable[[Principal, Operation, Address], bool]
@@ -53,17 +57,17 @@ class Search:
         self._clock = clock
         self._types: dict[str, dict[str, None]] = {}
         self._titles: dict[str, dict[str, None]] = {}
+        self._all_titles: Titles | None = None
         for thing_id in directory.ids():
             self._add(directory.get(thing_id))
         directory.on_changed(self._changed)
 
-    def candidates(self, filter_: Filter, after: str = "") -> Collection[str]:
+    async def candidates(self, filter_: Filter, after: str = "") -> Sequence[str]:
         """The ids above `after` among which everything that passes is found, in order."""
-        narrowed = [found for comparison in required(filter_) if (found := self._indexed(comparison)) is not None]
-        if not narrowed:
-            ids = self._directory.ids()
-            return ids if not after else [thing_id for thing_id in ids if thing_id > after]
-        return sorted(thing_id for thing_id in min(narrowed, key=len) if thing_id > after)
+        narrowed = await self._narrowed(filter_)
+        if narrowed is None:
+            return self._directory.ids(after)
+        return sorted(thing_id for thing_id in narrowed if thing_id > after)
 
     def passes(self, filter_: Filter, entry: Entry, principal: Principal) -> bool:
         """Whether a Thing passes, as far as this caller may read it."""
@@ -71,33 +75,86 @@ class Search:
 
     # ------------------------------------------------------------ indexes
 
+    async def _narrowed(self, filter_: Filter) -> Collection[str] | None:
+        """The ids that pass, or more; None where no index tells."""
+        match filter_:
+            case Comparison():
+                # Each is a matter of a millisecond or two; others have a turn in between.
+                await asyncio.sleep(0)
+                return self._indexed(filter_)
+            case And(operands):
+                narrowed = [found for operand in operands if (found := await self._narrowed(operand)) is not None]
+                return min(narrowed, key=len, default=None)
+            case Or(operands):
+                united: set[str] = set()
+                for operand in operands:
+                    found = await self._narrowed(operand)
+                    if found is None:
+                        return None
+                    united.update(found)
+                return united
+            case Not():
+                return None
+            case _:
+                assert_never(filter_)
+
     def _indexed(self, comparison: Comparison) -> Collection[str] | None:
-        """The ids that pass one comparison, or a few more; None where no index tells."""
-        wanted = comparison.value
-        match comparison.field.subject, comparison.operator, wanted:
-            case Subject.TYPE, Operator.IS, str():
+        wanted, operator = comparison.value, comparison.operator
+        if wanted is None or operator is Operator.IS_NOT:
+            return None  # true of what has no value at all
+        match comparison.field.subject:
+            case Subject.AGENT | Subject.ONLINE | Subject.LAST_SEEN:
+                return self._of_agents(comparison)
+            case Subject.PROPERTY:
+                return self._of_values(comparison)
+            case Subject.TYPE if isinstance(wanted, str) and operator is Operator.IS:
                 return self._types.get(wanted, {})
-            case Subject.TITLE, Operator.IS, str():
+            case Subject.TYPE if isinstance(wanted, str) and operator is Operator.CONTAINS:
+                part = wanted.casefold()
+                return set(chain.from_iterable(held for type_, held in self._types.items() if part in type_.casefold()))
+            case Subject.TITLE if isinstance(wanted, str) and operator is Operator.IS:
                 return self._titles.get(wanted, {})
-            case Subject.AGENT, Operator.IS, str():
-                return self._directory.things_of(wanted)
-            case Subject.ID, Operator.IS, str():
-                return (wanted,) if self._directory.get(wanted) is not None else ()
-            case Subject.ONLINE, Operator.IS, True:
-                return [thing_id for agent in self._online() for thing_id in self._directory.things_of(agent)]
+            case Subject.TITLE if isinstance(wanted, str) and operator is Operator.CONTAINS:
+                return list(self._read_titles().containing(wanted))
+            case Subject.ID if isinstance(wanted, str) and operator is Operator.IS:
+                return (wanted,)
             case _:
                 return None
 
-    def _online(self) -> Iterator[str]:
-        return (agent for agent in self._directory.agents() if self._is_online(agent))
+    def _of_agents(self, comparison: Comparison) -> Collection[str]:
+        """Things by what is true of their agents."""
+        ask: dict[Subject, Callable[[str], JSONValue]] = {
+            Subject.AGENT: str,
+            Subject.ONLINE: self._is_online,
+            Subject.LAST_SEEN: self._last_seen,
+        }
+        of = ask[comparison.field.subject]
+        agents = [agent for agent in self._directory.agents() if holds(comparison, of(agent))]
+        return [thing_id for agent in agents for thing_id in self._directory.things_of(agent)]
+
+    def _of_values(self, comparison: Comparison) -> Collection[str]:
+        """Things by the latest value of a property, whether the caller may read it or not."""
+        name, latest = comparison.field.name, self._values.get
+        return [
+            thing_id
+            for thing_id in self._values.having(name)
+            if (value := latest(thing_id, Kind.PROPERTY, name)) is not None and holds(comparison, value.value)
+        ]
+
+    def _read_titles(self) -> Titles:
+        if self._all_titles is None:
+            entries = (self._directory.get(thing_id) for thing_id in self._directory.ids())
+            self._all_titles = Titles((entry.thing_id, _title(entry)) for entry in entries if entry is not None)
+        return self._all_titles
 
     def _is_online(self, agent: str) -> bool:
         seen = self._presence(agent)
         return agent in RESERVED_ACCOUNTS or (seen is not None and seen.is_online)
 
-    def _changed(self, change: Change, before: Entry | None, after: Entry | None) -> None:
+    def _changed(self, change: DirectoryChange, before: Entry | None, after: Entry | None) -> None:
         self._drop(before)
         self._add(after)
+        self._all_titles = None
 
     def _add(self, entry: Entry | None) -> None:
         if entry is not None:

@@ -118,6 +118,18 @@ class PresenceRow(SQLModel, table=True):
     at: int = Field(sa_column=Column(Big, nullable=False))
 
 
+class ChangeRow(SQLModel, table=True):
+    """One of the directory's last changes; the ring of slots is written over and over."""
+
+    __tablename__ = "changes"
+
+    slot: int = Field(primary_key=True)
+    id: int = Field(sa_column=Column(Big, nullable=False))
+    what: str
+    thing_id: str
+    patch: str
+
+
 def table(model: type[SQLModel]) -> Table:
     """The Core table of a model."""
     return SQLModel.metadata.tables[str(model.__tablename__)]
@@ -168,7 +180,16 @@ def _second(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE INDEX presence_of_agent ON presence (agent, change)")
 
 
+def _third(connection: Connection) -> None:
+    big = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    connection.exec_driver_sql(
+        f"""CREATE TABLE changes (slot INTEGER PRIMARY KEY, id {big} NOT NULL, what TEXT NOT NULL,
+        thing_id TEXT NOT NULL, patch TEXT NOT NULL)"""
+    )
+
+
 MIGRATIONS = (
     Migration(1, "directory, latest values, ledger", _first),
     Migration(2, "presence of agents", _second),
+    Migration(3, "changes of the directory", _third),
 )

@@ -18,7 +18,8 @@ from things.messages import JSONValue, Operation
 from things.records import Entry, HistoryQuery, Row
 from things.times import rfc3339
 from things.vocabulary import Term
-from twin.directory import DirectoryStore, TDVersion
+from twin.directory import DirectoryStore
+from twin.entries import TDVersion
 from twin.readings import Readings
 from twin.search import May
 

@@ -6,16 +6,16 @@ checkpoint is read and history after that row is replayed, so nothing that was a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from things.addresses import Kind
 from things.records import HistoryQuery, Row, Value
-from twin.database import Database, Prepared
+from twin.database import Database
+from twin.statements import upsert
 from twin.tables import LatestRow, MarkRow, table
 
 _MARK = "latest"
@@ -33,23 +33,13 @@ class LatestValues:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._things: dict[str, dict[_Series, Value]] = {}
+        self._having: dict[str, dict[str, None]] = {}
         self._changed: set[tuple[str, Kind, str]] = set()
         self._dropped: set[str] = set()
         self._checkpointed = 0
         self._writing = asyncio.Lock()
-        insert = postgresql.insert if database.engine.dialect.name == "postgresql" else sqlite.insert
-        latest, mark = insert(_LATEST), insert(_MARKS)
-        keys = {"thing_id", "kind", "name"}
-        self._upsert = Prepared(
-            latest.on_conflict_do_update(
-                index_elements=sorted(keys),
-                set_={column.name: latest.excluded[column.name] for column in _LATEST.c if column.name not in keys},
-            ),
-            database.engine,
-        )
-        self._mark = Prepared(
-            mark.on_conflict_do_update(index_elements=["name"], set_={"value": mark.excluded.value}), database.engine
-        )
+        self._upsert = upsert(_LATEST, database.engine)
+        self._mark = upsert(_MARKS, database.engine)
 
     @classmethod
     async def load(
@@ -63,6 +53,7 @@ class LatestValues:
         rows, mark = await database.read(_checkpoint)
         values._checkpointed = mark
         for thing_id, kind, name, value, created, received, row_id, quality in rows:
+            values._note(thing_id, Kind(kind), name)
             values._things.setdefault(thing_id, {})[Kind(kind), name] = _value(
                 value.encode(), created, received, row_id, quality
             )
@@ -94,11 +85,17 @@ class LatestValues:
         """All latest values of a Thing, as they are now."""
         return dict(self._things.get(thing_id, ()))
 
+    def having(self, name: str) -> Collection[str]:
+        """The Things that have a value of a property of this name."""
+        return self._having.get(name, {}).keys()
+
     def put(self, thing_id: str, kind: Kind, name: str, value: Value) -> bool:
         """Take a value; False if a later one (by created, then row id) is already there."""
         series = self._things.setdefault(thing_id, {})
         standing = series.get((kind, name))
-        if standing is not None and (standing.created, standing.row_id) >= (value.created, value.row_id):
+        if standing is None:
+            self._note(thing_id, kind, name)
+        elif (standing.created, standing.row_id) >= (value.created, value.row_id):
             return False
         series[kind, name] = value
         self._changed.add((thing_id, kind, name))
@@ -106,9 +103,23 @@ class LatestValues:
 
     def drop(self, thing_id: str) -> None:
         """Forget a Thing's values."""
-        if self._things.pop(thing_id, None) is not None:
+        series = self._things.pop(thing_id, None)
+        if series is not None:
+            for kind, name in series:
+                if kind is Kind.PROPERTY:
+                    self._forget(name, thing_id)
             self._changed = {one for one in self._changed if one[0] != thing_id}
             self._dropped.add(thing_id)
+
+    def _note(self, thing_id: str, kind: Kind, name: str) -> None:
+        if kind is Kind.PROPERTY:
+            self._having.setdefault(name, {})[thing_id] = None
+
+    def _forget(self, name: str, thing_id: str) -> None:
+        having = self._having[name]
+        del having[thing_id]
+        if not having:
+            del self._having[name]
 
     async def checkpoint(self, applied: int) -> None:
         """Write what changed, complete up to history row `applied`: every value of a row up to it was `put`."""

@@ -2,7 +2,6 @@
 
 import logging
 import ssl
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -30,6 +29,7 @@ from bindings.http import (
 )
 from bindings.http.announcement import announced
 from bindings.http.application import Application
+from bindings.http.changes import Changes
 from bindings.http.config import Address, HttpConfig
 from bindings.http.context import Accounts, Addresses, Health, HttpContext, Revoked
 from bindings.http.forms import forms
@@ -42,13 +42,12 @@ from bindings.http.listeners import (
     serving,
     url,
 )
-from bindings.http.listing import Listing, MayRead
 from bindings.http.polls import Pollers
 from bindings.http.routing import Route, Routes
 from bindings.http.sse import Ticker
 from bindings.http.streamcount import StreamCount
 from bindings.http.tickets import Tickets
-from runtime.ports import Entry, Sink
+from runtime.ports import DirectoryChange, Entry, Sink
 from things.addresses import TwinID
 from things.errors import ConfigInvalid
 from things.messages import JSONValue
@@ -63,8 +62,7 @@ class HttpBinding:
 
     `mounts` are ASGI applications of other bindings by path prefix (`/mqtt`, `/wot/ws`, `/ws` …). `tls` is kept as it
     is: loading a fresh chain into it serves new connections without a restart. `documents` are served as they are, by
-    path (`/vocabulary/skep.jsonld`); what stands at `/asyncapi.json` is laid into our own. `may_read` decides who hears
-    that a Thing is gone: there is no description left that could be asked for.
+    path (`/vocabulary/skep.jsonld`); what stands at `/asyncapi.json` is laid into our own.
     """
 
     name = "http"
@@ -78,7 +76,6 @@ class HttpBinding:
         health: Health | None = None,
         mounts: Mapping[str, ASGIApp] | None = None,
         documents: Mapping[str, Any] | None = None,
-        may_read: MayRead = lambda principal, thing_id: False,
     ) -> None:
         _check(config, tls)
         self._config = config
@@ -89,8 +86,7 @@ class HttpBinding:
         self._documents = dict(documents or {})
         self._addresses = Addresses(http_url=None, https_url=None)
         self._tickets: Tickets | None = None
-        self._listing = Listing(lambda: time.time_ns() // 1_000)
-        self._may_read = may_read
+        self._changes = Changes()
         self._total: Counter[str] = Counter()
         if accounts is not None:
             accounts.on_revoked(self._revoked)
@@ -146,9 +142,9 @@ class HttpBinding:
             task_status.started()
             await context.ticker.run()
 
-    def directory_changed(self, what: str, before: Entry | None, after: Entry | None) -> None:
-        """Take one committed change of the directory ("created", "updated", "deleted"), for its notifications."""
-        self._listing.changed(what, before, after)
+    def directory_changed(self, change: DirectoryChange, before: Entry | None, after: Entry | None) -> None:
+        """Take one committed change of the directory, for its notifications."""
+        self._changes.heard()
 
     def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
         return forms(td, twin, self._addresses.base)
@@ -169,8 +165,7 @@ class HttpBinding:
             ),
             ticker=Ticker(config.ping_s),
             streams=StreamCount(config.max_streams_per_account),
-            listing=self._listing,
-            may_read=self._may_read,
+            changes=self._changes,
             searches=CapacityLimiter(config.searches_at_once),
             documents=self._documents,
         )

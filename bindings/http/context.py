@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
+from bindings.http.changes import Changes
 from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel
 from bindings.http.config import HttpConfig
-from bindings.http.listing import Listing, MayRead
 from bindings.http.polls import Pollers
 from bindings.http.sse import Encoder, Ticker
 from bindings.http.streamcount import StreamCount
@@ -129,8 +129,7 @@ class HttpContext:
     tickets: Tickets
     pollers: Pollers
     ticker: Ticker
-    listing: Listing
-    may_read: MayRead
+    changes: Changes
     searches: CapacityLimiter
     """Bounds how many searches run at the same time."""
     encoder: Encoder = field(default_factory=Encoder)

@@ -34,7 +34,9 @@ def routes() -> list[Route]:
     td = Documented(tag="directory", query=("forms", "asof"), answers={200: TD_JSON})
     write = Documented(tag="directory", body=TD_JSON, answers={201: "", 204: ""})
     listing = Documented(
-        tag="directory", query=("offset", "limit", "format", "forms", "asof", *_FILTERS), answers={200: LD_JSON}
+        tag="directory",
+        query=("offset", "cursor", "limit", "format", "forms", "asof", *_FILTERS),
+        answers={200: LD_JSON},
     )
     patch = Documented(tag="directory", body=MERGE_PATCH, answers={204: ""})
     return [
@@ -74,39 +76,37 @@ async def _read(exchange: Exchange) -> ASGIApp:
 
 
 async def _list(exchange: Exchange) -> ASGIApp:
+    """A page; the link to the next names the last id of this one, so that deep pages cost as little as the first and
+    what comes or goes in between moves nothing."""
     if not (exchange.accepts(LD_JSON) or exchange.accepts(JSON)):
         raise NotAcceptable(f"{LD_JSON} and {JSON}")
     as_collection = exchange.one("format") == "collection"
     if exchange.one("format") not in (None, "array", "collection"):
         raise Invalid("format is array or collection")
-    offset = exchange.number("offset", default=0) or 0
     limit = exchange.number("limit", least=1, most=MAX_LISTED)
-    page = limit or MAX_LISTED
+    page: dict[str, JSONValue] = {
+        "offset": exchange.number("offset"),
+        "cursor": exchange.one("cursor"),
+        "limit": limit or MAX_LISTED,
+        "protocol": exchange.one("forms"),
+    }
     query = {name: exchange.one(name) for name in _FILTERS}
     then = exchange.moment("asof")
     if then is None:
-        found = await reads.call(
-            exchange, reads.DIRECTORY, "listTDs", offset=offset, limit=page, protocol=exchange.one("forms"), **query
-        )
+        found = await reads.call(exchange, reads.DIRECTORY, "listTDs", entries=True, **page, **query)
+        now = exchange.context.sink.clock()
+        items: list[Any] = [enriched(item["td"], item, retrieved=now) for item in found["items"]]
     else:
         if as_collection or any(query.values()):
             raise Invalid("the directory of the past is listed whole and as an array")
-        found = await reads.call(
-            exchange,
-            reads.HISTORY,
-            "listAsOf",
-            time=rfc3339(then),
-            offset=offset,
-            limit=page,
-            protocol=exchange.one("forms"),
-        )
-    items: list[Any] = found["items"]
-    following = _following(exchange, offset + page, page) if found.get("cursor") else None
+        found = await reads.call(exchange, reads.HISTORY, "listAsOf", time=rfc3339(then), **page)
+        items = found["items"]
+    following = _following(exchange, found["cursor"], page["limit"]) if found.get("cursor") else None
     links = []
     if following is not None:
         links.append(f'<{following}>; rel="next"')
     if then is None and (limit is not None or following is not None):
-        links.append(f'</things>; rel="canonical"; etag="{exchange.context.listing.tag}"')
+        links.append(f'</things>; rel="canonical"; etag="{found["change"]:x}"')
     media_type = LD_JSON if exchange.accepts(LD_JSON) else JSON
     body: object = items
     if as_collection:
@@ -125,12 +125,15 @@ async def _list(exchange: Exchange) -> ASGIApp:
     return reply
 
 
-def _following(exchange: Exchange, offset: int, limit: int) -> str:
-    """The address of the next page: the same arguments, a later offset."""
+def _following(exchange: Exchange, cursor: str, limit: JSONValue) -> str:
+    """The address of the next page: the same arguments, from the cursor on."""
     arguments = [
-        (name, value) for name, values in exchange.query.items() if name not in ("offset", "limit") for value in values
+        (name, value)
+        for name, values in exchange.query.items()
+        if name not in ("offset", "limit", "cursor")
+        for value in values
     ]
-    return f"/things?{urlencode([('offset', offset), ('limit', limit), *arguments])}"
+    return f"/things?{urlencode([('cursor', cursor), ('limit', limit), *arguments])}"
 
 
 # ---------------------------------------------------------------- writing

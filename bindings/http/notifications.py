@@ -1,12 +1,10 @@
 """Notifications of the directory: Things created, updated and deleted, as W3C WoT Discovery names them.
 
-The last changes are kept in memory, so that a client that comes back with `Last-Event-ID` gets what it missed while the
-runtime ran; after a restart it reads the listing. Whether somebody may know of a Thing is asked for every event.
+A stream is a cursor over the changes that the directory keeps: it is woken by each, reads on from the last one it has
+told, and so owes a slow client nothing. `Last-Event-ID` only sets where it begins, also after a restart.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,19 +12,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bindings.http import reads
 from bindings.http.channels import QueueChannel
 from bindings.http.exchange import EVENT_STREAM, Exchange
-from bindings.http.listing import CHANGES, Change
 from bindings.http.problems import NotAcceptable, NotImplementedHere
+from bindings.http.registration import enriched
 from bindings.http.replies import RawStream, stream_headers
 from bindings.http.routing import Documented, Route
 from bindings.http.sse import PING, event
-from things.addresses import is_twin
 from things.delivery import DeliveryStatus
-from things.errors import Forbidden, Invalid, NotFound
+from things.errors import Invalid, NotFound, SkepError
 from things.jsontext import encode
 
-_DEVICES_OWN = frozenset({"forms", "base", "security", "securityDefinitions", "links", "uriVariables", "id"})
-"""Members of an agent's TD that consumers never see, or see as this runtime's own."""
-_AFFORDANCES = ("properties", "actions", "events")
+CHANGES = ("created", "updated", "deleted")
+_AT_A_TIME = 100
 
 
 def routes() -> list[Route]:
@@ -40,21 +36,21 @@ def routes() -> list[Route]:
 
 
 async def _all(exchange: Exchange) -> ASGIApp:
-    return _stream(exchange, CHANGES)
+    return await _stream(exchange, CHANGES)
 
 
 async def _one(exchange: Exchange) -> ASGIApp:
     what = exchange.params["type"].removeprefix("thing_")
     if what not in CHANGES or not exchange.params["type"].startswith("thing_"):
         raise NotFound("events are thing_created, thing_updated and thing_deleted")
-    return _stream(exchange, (what,))
+    return await _stream(exchange, (what,))
 
 
 async def _sparql(exchange: Exchange) -> ASGIApp:
     raise NotImplementedHere("there is no SPARQL search; JSONPath is at /search/jsonpath")
 
 
-def _stream(exchange: Exchange, wanted: tuple[str, ...]) -> ASGIApp:
+async def _stream(exchange: Exchange, wanted: tuple[str, ...]) -> ASGIApp:
     if not exchange.accepts(EVENT_STREAM):
         raise NotAcceptable(EVENT_STREAM)
     diff = exchange.one("diff")
@@ -63,17 +59,17 @@ def _stream(exchange: Exchange, wanted: tuple[str, ...]) -> ASGIApp:
     last = exchange.headers.get("last-event-id")
     if last is not None and (not last.isascii() or not last.isdigit() or len(last) > 19):
         raise Invalid("Last-Event-ID is not one of this runtime's")
-    if exchange.principal.role == "none":
-        raise Forbidden
+    # Asked at once, so that whoever may not read the directory hears so before a stream begins.
+    newest = (await reads.changes(exchange, None, diff=False, limit=1))["last"]
     if exchange.is_head:
         return stream_headers()
-    return _Notifications(exchange, wanted, diff == "true", None if last is None else int(last))
+    return _Notifications(exchange, wanted, diff == "true", newest if last is None else int(last))
 
 
 class _Notifications:
     """One stream of directory events."""
 
-    def __init__(self, exchange: Exchange, wanted: tuple[str, ...], diff: bool, after: int | None) -> None:
+    def __init__(self, exchange: Exchange, wanted: tuple[str, ...], diff: bool, after: int) -> None:
         self._exchange = exchange
         self._wanted = wanted
         self._diff = diff
@@ -89,68 +85,41 @@ class _Notifications:
             takes=DeliveryStatus,
             limit=0,
         )
-        changes: deque[Change] = deque()
-
-        def heard(change: Change) -> None:
-            if change.what not in self._wanted:
-                return
-            changes.append(change)
-            if len(changes) > context.config.stream_events:
-                channel.close("queue-full")
-            channel.wake.set()
 
         async def following() -> bytes | None:
             while channel.closed_because is None:
-                if not changes:
-                    channel.wake.clear()
-                    try:
-                        async with asyncio.timeout(context.config.ping_s):
-                            await channel.wake.wait()
-                    except TimeoutError:
-                        return PING
+                channel.wake.clear()
+                try:
+                    chunk, is_more = await self._next()
+                except SkepError as error:
+                    # The stream has begun; its client comes back with the last id it has.
+                    channel.close(error.code)
+                    return None
+                if chunk:
+                    return chunk
+                if is_more:
                     continue
-                spelled = await self._spelled(changes.popleft())
-                if spelled is not None:
-                    return spelled
+                try:
+                    async with asyncio.timeout(context.config.ping_s):
+                        await channel.wake.wait()
+                except TimeoutError:
+                    return PING
             return None
 
-        context.listing.listen(heard)
-        try:
-            if self._after is not None:
-                changes.extend(change for change in context.listing.since(self._after) if change.what in self._wanted)
-            stream = RawStream(self._exchange, channel, following)
-            await stream(scope, receive, send)
-        finally:
-            context.listing.unlisten(heard)
+        with context.changes.waking(channel.wake.set):
+            await RawStream(self._exchange, channel, following)(scope, receive, send)
 
-    async def _spelled(self, change: Change) -> bytes | None:
-        """The event, or None if this caller may not know of the Thing."""
-        data: dict[str, Any] = {"id": change.thing_id}
-        if change.what == "deleted":
-            # There is no TD left to ask for; who could have seen it is decided by address alone.
-            if not self._exchange.context.may_read(self._exchange.principal, change.thing_id):
-                return None
-        else:
-            try:
-                td = await reads.td(self._exchange, change.thing_id)
-            except NotFound:
-                return None
-            if self._diff:
-                data = td if change.what == "created" else _visible_patch(change, td)
-        return event(encode(data), name=f"thing_{change.what}", id_=str(change.id))
+    async def _next(self) -> tuple[bytes, bool]:
+        """The next events, spelled, and whether there may be more behind them."""
+        found = await reads.changes(self._exchange, self._after, diff=self._diff, limit=_AT_A_TIME)
+        is_more = found["last"] != self._after
+        self._after = found["last"]
+        return b"".join(self._spelled(item) for item in found["items"] if item["change"] in self._wanted), is_more
 
-
-def _visible_patch(change: Change, td: Mapping[str, Any]) -> dict[str, Any]:
-    """What changed, as this caller sees it: of a twin, values come from the twin's TD, never from the device's."""
-    if not is_twin(change.thing_id):
-        return {**change.patch, "id": change.thing_id}
-    patch: dict[str, Any] = {"id": change.thing_id}
-    for name, value in change.patch.items():
-        if name in _DEVICES_OWN:
-            continue
-        if name in _AFFORDANCES and isinstance(value, dict):
-            seen = td.get(name, {})
-            patch[name] = {one: seen.get(one) for one in value if one in seen or value[one] is None}
-        elif name in td or value is None:
-            patch[name] = td.get(name)
-    return patch
+    def _spelled(self, item: dict[str, Any]) -> bytes:
+        data: dict[str, Any] = {"id": item["thingID"]}
+        if "td" in item:
+            data = enriched(item["td"], item, retrieved=self._exchange.context.sink.clock())
+        elif "patch" in item:
+            data = {**item["patch"], "registration": {"modified": item["modified"]}}
+        return event(encode(data), name=f"thing_{item['change']}", id_=str(item["id"]))

@@ -33,6 +33,12 @@ async def td(exchange: Exchange, thing_id: str) -> dict[str, Any]:
     return found
 
 
+async def changes(exchange: Exchange, after: int | None, *, diff: bool, limit: int) -> dict[str, Any]:
+    """`{"items":[{"id","change","thingID",…}],"last"}`: changes of the directory after one, oldest first, and the
+    `after` of the next question."""
+    return cast(dict[str, Any], await call(exchange, DIRECTORY, "listChanges", after=after, diff=diff, limit=limit))
+
+
 async def property_value(exchange: Exchange, thing_id: str, name: str) -> dict[str, Any]:
     """`{"value","created",…}` of a property; raises UnknownThing, UnknownName, or NotFound while it has no value."""
     return cast(dict[str, Any], await call(exchange, VALUES, "readProperty", thingID=thing_id, name=name))

@@ -16,6 +16,7 @@ from bindings.http import reads
 from bindings.http.exchange import JSON, Exchange, json_reply
 from bindings.http.jsonpath import JSONPath
 from bindings.http.problems import NotAcceptable
+from bindings.http.registration import enriched
 from bindings.http.routing import Documented, Route
 from things.errors import Invalid, Malformed, TooLarge
 from things.jsontext import encode
@@ -65,8 +66,9 @@ async def _visible(exchange: Exchange) -> list[Any]:
     tds: list[Any] = []
     cursor = None
     while True:
-        page = await reads.call(exchange, reads.DIRECTORY, "listTDs", limit=_PAGE, cursor=cursor)
-        tds += page["items"]
+        page = await reads.call(exchange, reads.DIRECTORY, "listTDs", entries=True, limit=_PAGE, cursor=cursor)
+        now = exchange.context.sink.clock()
+        tds += [enriched(item["td"], item, retrieved=now) for item in page["items"]]
         cursor = page.get("cursor")
         if cursor is None:
             return tds

@@ -22,7 +22,6 @@ from things.filters import (
     fields,
     matches,
     parse_filter,
-    required,
 )
 
 BOILER: dict[Field, Any] = {
@@ -112,8 +111,6 @@ def test_filter_reads_as_a_tree_with_and_before_or() -> None:
 
     assert tree == Or((And((online, warm)), Not(attic)))
     assert fields(tree) == {online.field, warm.field, attic.field}
-    assert list(required(tree)) == []
-    assert list(required(parse_filter("(online and temperature > 30) and (agent = attic)"))) == [online, warm, attic]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import pytest
 
 from tests.twin.conftest import Clock, OpenTwin
 from things.errors import UnknownThing
-from things.records import Entry
+from things.records import Change, DirectoryChange, Entry
 from things.td import ThingDescription
-from twin.directory import Change
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +37,7 @@ async def test_the_same_text_again_changes_nothing(opened: OpenTwin, clock: Cloc
         async with opened() as twin:
             first = await twin.directory.put("dtw:a:lamp", td(), agent="a")
             told: list[Change] = []
-            twin.directory.on_changed(lambda change, before, after: told.append(change))
+            twin.directory.on_changed(lambda change, before, after: told.append(change.what))
             clock.now += 1
             again = await twin.directory.put("dtw:a:lamp", td(), agent="a")
 
@@ -55,12 +54,12 @@ async def test_listeners_hear_of_each_committed_change(opened: OpenTwin) -> None
             def title(entry: Entry | None) -> str | None:
                 return None if entry is None else entry.td.title
 
-            def broken(change: Change, before: Entry | None, after: Entry | None) -> None:
+            def broken(change: DirectoryChange, before: Entry | None, after: Entry | None) -> None:
                 raise RuntimeError("not the directory's fault")
 
             twin.directory.on_changed(broken)
             twin.directory.on_changed(
-                lambda change, before, after: told.append((change.value, title(before), title(after)))
+                lambda change, before, after: told.append((change.what.value, title(before), title(after)))
             )
             await twin.directory.put("dtw:a:lamp", td("One"), agent="a")
             await twin.directory.put("dtw:a:lamp", td("Two"), agent="a")

@@ -28,11 +28,12 @@ from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.records import Entry
 from things.times import rfc3339
+from twin.directory_service import DirectoryService
 from twin.history_service import HistoryService
 from twin.readings import Readings
 from twin.search import Search
-from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
+from twin.values_service import ValuesService
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,12 @@ import pytest
 from runtime.ports import Directory, History, Ledger, Service, ValueStore
 from tests.twin.conftest import Clock
 from tests.twin.doubles import NoLake
+from twin.directory_service import DirectoryService
 from twin.history_service import HistoryService
 from twin.readings import Readings
 from twin.search import Search
-from twin.service import DirectoryService, ValuesService
 from twin.store import Twin, open_twin
+from twin.values_service import ValuesService
 
 pytestmark = pytest.mark.anyio
 

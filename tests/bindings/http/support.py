@@ -20,9 +20,7 @@ from bindings.http.context import Health
 from runtime.app import started
 from runtime.config import Config
 from runtime.core import Runtime
-from things.addresses import Address
-from things.identity import AccountType, Principal, Role
-from things.messages import Operation
+from things.identity import AccountType, Role
 
 PASSWORD = "correct horse battery staple"
 
@@ -96,16 +94,12 @@ async def house(
     async with started(home, Config.of(sections)) as running:
         rooms = running.rooms
 
-        def may_read(principal: Principal, thing_id: str) -> bool:
-            return rooms.authorizer.decide(principal, Operation.READ, Address(thing_id)).allowed
-
         binding = HttpBinding(
             config or HttpConfig(),
             tls=tls,
             accounts=rooms.authenticator,
             health=health,
             mounts=mounts,
-            may_read=may_read,
         )
         rooms.twin.directory.on_changed(binding.directory_changed)
         async with anyio.create_task_group() as servers:

@@ -12,7 +12,7 @@ import pytest
 
 from bindings.http.jsonpath import JSONPath
 from bindings.http.search import xpath
-from tests.bindings.http.support import LAMP, Events, House, lamp_house
+from tests.bindings.http.support import LAMP, Events, House, house, lamp_house
 from things.errors import Invalid
 from things.td import ThingDescription
 
@@ -205,7 +205,7 @@ async def test_listing_is_sorted_and_paged_with_links(lamps: House) -> None:
         collection = (await viewer.get("/things?format=collection&limit=2")).json()
         assert (collection["@type"], len(collection["members"])) == ("ThingCollection", 2)
         assert collection["total"] == len(ids) - 1
-        assert "offset=2" in collection["next"]
+        assert "cursor=" in collection["next"]
         assert "format=collection" in collection["next"]
         assert [td["id"] for td in (await viewer.get("/things?text=lamp")).json()] == ["dtw:lights:lamp"]
         filtered = await viewer.get("/things", params={"filter": "agent = lights and not title = Pump"})
@@ -216,6 +216,71 @@ async def test_listing_is_sorted_and_paged_with_links(lamps: House) -> None:
         unacceptable = await viewer.get("/things", headers={"accept": "text/html"})
         assert unacceptable.status_code == 406
         assert (await viewer.get("/things/urn:x:1", headers={"accept": "text/html"})).status_code == 406
+
+
+async def test_pages_join_without_holes_while_entries_come_and_go(lamps: House) -> None:
+    async with lamps.client("manager1") as manager, lamps.client("viewer1") as viewer:
+        for index in range(6):
+            await manager.put(f"/things/urn:x:{index}", json=gate())
+        first = await viewer.get("/things?limit=2&text=gate")
+        await manager.delete("/things/urn:x:0")
+        await manager.put("/things/urn:x:00", json=gate())
+        await manager.put("/things/urn:x:9", json=gate())
+        rest = []
+        page = first
+        while "next" in page.links:
+            page = await viewer.get(page.links["next"]["url"])
+            rest += [td["id"] for td in page.json()]
+
+    assert [td["id"] for td in first.json()] == ["urn:x:0", "urn:x:1"]
+    assert rest == ["urn:x:2", "urn:x:3", "urn:x:4", "urn:x:5", "urn:x:9"]
+
+
+async def test_listings_and_searches_tell_of_registration_as_reading_does(lamps: House) -> None:
+    async with lamps.client("manager1") as manager, lamps.client("viewer1") as viewer:
+        await manager.put("/things/urn:x:1", json=gate(registration={"ttl": 60}))
+        read = (await viewer.get("/things/urn:x:1")).json()
+        listed = (await viewer.get("/things?text=gate")).json()
+        collected = (await viewer.get("/things?text=gate&format=collection")).json()["members"]
+        found = (await viewer.get("/search/jsonpath", params={"query": "$[?@.title=='Gate']"})).json()
+        twin = (await viewer.get("/things?agent=lights")).json()[0]
+
+    registration = read.pop("registration")
+    assert set(registration) == {"ttl", "created", "modified", "expires", "retrieved"}
+    for entry in (*listed, *collected, *found):
+        there = entry.pop("registration")
+        assert entry == read
+        assert there | {"retrieved": ""} == registration | {"retrieved": ""}
+    assert len([*listed, *collected, *found]) == 3
+    assert set(twin["registration"]) == {"created", "modified", "retrieved"}
+
+
+async def test_missed_changes_are_told_after_a_restart(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with lamp_house(home) as lamps, lamps.client("manager1") as manager:
+        async with manager.stream("GET", "/events") as response:
+            events = Events(response)
+            await manager.put("/things/urn:x:1", json=gate())
+            seen = await events.next()
+        await manager.patch("/things/urn:x:1", json={"title": "Portal"}, headers=PATCH)
+        await manager.put("/things/urn:x:2", json=gate())
+        await manager.delete("/things/urn:x:2")
+        tokens, tag = lamps.tokens, (await manager.get("/things?limit=1")).links["canonical"]["etag"]
+    async with house(home) as again:
+        again.tokens |= tokens
+        async with (
+            again.client("viewer1") as viewer,
+            viewer.stream("GET", "/events?diff=true", headers={"last-event-id": seen["id"]}) as response,
+        ):
+            events = Events(response)
+            told = [await events.next() for _ in range(2)]
+            unchanged = (await viewer.get("/things?limit=1")).links["canonical"]["etag"]
+
+    assert [one["event"] for one in told] == ["thing_updated", "thing_deleted"]
+    assert json.loads(told[0]["data"])["title"] == "Portal"
+    assert json.loads(told[1]["data"]) == {"id": "urn:x:2"}
+    assert seen["id"] < told[0]["id"] < told[1]["id"]
+    assert unchanged == tag
 
 
 async def test_directory_describes_itself_to_everyone(lamps: House) -> None:
@@ -241,10 +306,13 @@ async def test_notifications_tell_what_changed_to_those_who_may_know(lamps: Hous
         first = await events.next()
         assert first["event"] == "thing_created"
         assert json.loads(first["data"])["title"] == "Gate"
+        assert json.loads(first["data"])["registration"]["created"]
         await manager.patch("/things/urn:x:1", json={"title": "Portal"}, headers=PATCH)
         second = await events.next()
         assert second["event"] == "thing_updated"
-        assert json.loads(second["data"]) == {"id": "urn:x:1", "title": "Portal"}
+        changed = json.loads(second["data"])
+        modified = (await viewer.get("/things/urn:x:1")).json()["registration"]["modified"]
+        assert changed == {"id": "urn:x:1", "title": "Portal", "registration": {"modified": modified}}
         await manager.delete("/things/urn:x:1")
         third = await events.next()
         assert (third["event"], json.loads(third["data"])) == ("thing_deleted", {"id": "urn:x:1"})

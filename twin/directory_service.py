@@ -1,41 +1,34 @@
-"""The twin's built-in services: Things whose actions are methods, one implementation behind every binding.
+"""The built-in service of the directory: Thing Descriptions behind every binding alike.
 
-`dtw:directory:things` reads and writes Thing Descriptions, `dtw:values:latest` reads latest values; stored ones are in
-`twin.history_service`. What is listed is trimmed to what the caller may see, down to single properties and events, and
-what is hidden looks unknown.
+What is listed is trimmed to what the caller may see, down to single properties and events, and what is hidden looks
+unknown. Twins are published by their agents; other entries are written here, by managers and services.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from things.addresses import Address, Kind, TwinID, is_twin
-from things.errors import (
-    Forbidden,
-    Invalid,
-    NotFound,
-    PreconditionFailed,
-    UnknownName,
-    UnknownThing,
-)
-from things.filters import MAX_FILTER_CHARS, parse_filter
+from pydantic_core import from_json
+
+from things.addresses import Address, TwinID, is_twin
+from things.errors import Forbidden, Invalid, PreconditionFailed, UnknownThing
+from things.filters import MAX_FILTER_CHARS, And, Comparison, Field, Filter, Operator, Subject, parse_filter
 from things.identity import Principal
 from things.merge_patch import merged
 from things.messages import JSONValue, Operation
-from things.records import Entry, Value
+from things.records import Change, DirectoryChange, Entry
 from things.td import ThingDescription
 from things.times import parse_time, rfc3339
 from things.vocabulary import ServiceType, Term
-from twin.directory import OVERLAY_MEMBERS, DirectoryStore, TDVersion
+from twin.changes import shown_patch
+from twin.directory import OVERLAY_MEMBERS, DirectoryStore
+from twin.entries import TDVersion
 from twin.methods import OBJECT, TEXT, TIME, Given, Method, Service, method, on_thing
 from twin.search import May, Search
-from twin.values import LatestValues
 
 View = Callable[[Entry, Principal, str | None], dict[str, Any]]
 """What a principal who may know of an entry gets to see of it, for one protocol or all."""
-
-PresenceValues = Callable[[str], Mapping[str, JSONValue]]
-"""`online` and `lastSeen` of a Thing, by the property names under which they are told."""
 
 MAX_PAGE = 1_000
 _AT_A_TIME = 200
@@ -43,7 +36,13 @@ _AT_A_TIME = 200
 
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100}
 
-# ---------------------------------------------------------------- directory
+_ASKED = {
+    "agent": (Subject.AGENT, Operator.IS),
+    "type": (Subject.TYPE, Operator.IS),
+    "text": (Subject.TITLE, Operator.CONTAINS),
+}
+"""Members of a question that say in short what a filter says."""
+_TRIES = 5
 
 
 class DirectoryService(Service):
@@ -59,7 +58,6 @@ class DirectoryService(Service):
         self._may = may
         self._view = view
         self._search = search
-        self._writing = asyncio.Lock()
 
     async def _read(self, given: Given, principal: Principal) -> JSONValue:
         return self._view(self._known(given, principal), principal, given.get("protocol"))
@@ -75,9 +73,10 @@ class DirectoryService(Service):
         return entry
 
     async def _list(self, given: Given, principal: Principal) -> JSONValue:
-        """A page; the cursor is the id of its last entry."""
+        """A page; the cursor is the id of its last entry, `change` the newest change that is in it."""
+        change = self._directory.last_change
         if given.get("count"):
-            return {"items": [], "total": sum([1 async for _ in self._found(given, principal)])}
+            return {"items": [], "total": sum([1 async for _ in self._found(given, principal)]), "change": change}
         limit, skipped = given.get("limit", 100), given.get("offset", 0)
         items: list[JSONValue] = []
         last = ""
@@ -85,34 +84,61 @@ class DirectoryService(Service):
             if skipped:
                 skipped -= 1
             elif len(items) == limit:
-                return {"items": items, "cursor": last}
+                return {"items": items, "cursor": last, "change": change}
             else:
-                items.append(self._view(entry, principal, given.get("protocol")))
+                td = self._view(entry, principal, given.get("protocol"))
+                items.append({**_entry_document(entry), "td": td} if given.get("entries") else td)
                 last = entry.thing_id
-        return {"items": items}
+        return {"items": items, "change": change}
 
     async def _found(self, given: Given, principal: Principal) -> AsyncIterator[Entry]:
         """The entries that the caller may know of and asked for, in order of their ids."""
-        agent, type_, text = given.get("agent"), given.get("type"), given.get("text", "").casefold()
-        filter_ = parse_filter(given["filter"]) if "filter" in given else None
-        after = given.get("cursor", "")
-        if filter_ is not None:
-            candidates = self._search.candidates(filter_, after)
+        filter_, after = _filter(given), given.get("cursor", "")
+        if filter_ is None:
+            candidates = self._directory.ids(after)
         else:
-            candidates = self._directory.ids() if agent is None else self._directory.things_of(agent)
-        for looked_at, thing_id in enumerate(candidates):
-            if looked_at % _AT_A_TIME == _AT_A_TIME - 1:
+            candidates = await self._search.candidates(filter_, after)
+        for looked_at, thing_id in enumerate(candidates, 1):
+            if looked_at % _AT_A_TIME == 0:
                 await asyncio.sleep(0)
-            entry = self._directory.get(thing_id) if thing_id > after else None
+            entry = self._directory.get(thing_id)
             if (
                 entry is not None
-                and (agent is None or entry.agent == agent)
-                and (type_ is None or type_ in entry.td.types)
-                and (not text or text in str(entry.overlay.get("title", entry.td.title)).casefold())
-                and self._may(principal, Operation.READ, Address(thing_id))
                 and (filter_ is None or self._search.passes(filter_, entry, principal))
+                and self._may(principal, Operation.READ, Address(thing_id))
             ):
                 yield entry
+
+    async def _changes(self, given: Given, principal: Principal) -> JSONValue:
+        """Changes after one, as far as the caller may know of them; `last` is the `after` of the next question."""
+        after = given.get("after")
+        if after is None:
+            return {"items": [], "last": self._directory.last_change}
+        changes = self._directory.changes_since(after, given.get("limit", 100))
+        items: list[JSONValue] = [
+            shown
+            for change in changes
+            if (shown := self._change(change, principal, diff=bool(given.get("diff")))) is not None
+        ]
+        return {"items": items, "last": changes[-1].id if changes else after}
+
+    def _change(self, change: DirectoryChange, principal: Principal, *, diff: bool) -> JSONValue:
+        if not self._may(principal, Operation.READ, Address(change.thing_id)):
+            return None
+        told: dict[str, JSONValue] = {"id": change.id, "change": change.what.value, "thingID": change.thing_id}
+        if change.what is Change.DELETED:
+            return told
+        entry = self._directory.get(change.thing_id)
+        if entry is None:
+            return None  # its end is told by a later change
+        if diff:
+            td = self._view(entry, principal, None)
+            told |= _entry_document(entry)
+            if change.what is Change.CREATED:
+                told["td"] = td
+            else:
+                told["patch"] = shown_patch(from_json(change.patch), change.thing_id, td)
+        return told
 
     async def _versions(self, given: Given, principal: Principal) -> JSONValue:
         """When which version was published; removals are versions without a TD."""
@@ -143,54 +169,46 @@ class DirectoryService(Service):
 
     async def _register(self, given: Given, principal: Principal) -> JSONValue:
         thing_id, document = given["thingID"], given["td"]
+        _refuse_twin(thing_id)
         if document.get("id", thing_id) != thing_id:
             raise Invalid("the TD's id is another one than that of the entry")
         expires = given.get("expires")
         td = ThingDescription.of({**document, "id": thing_id})
-        async with self._writing:
-            before = self._standing(given)
-            entry = await self._directory.put(
-                thing_id, td, agent=None, expires=None if expires is None else parse_time(expires)
-            )
-        return {**_entry_document(entry), "isNew": before is None}
+        condition = _Condition(given.get("ifMatch"), given.get("ifNoneMatch"))
+        entry = await self._directory.put(
+            thing_id, td, agent=None, expires=None if expires is None else parse_time(expires), condition=condition
+        )
+        return {**_entry_document(entry), "isNew": condition.found_nothing}
 
     async def _update(self, given: Given, principal: Principal) -> JSONValue:
-        thing_id, patch = given["thingID"], given["patch"]
+        thing_id, patch, wanted = given["thingID"], given["patch"], given.get("ifMatch")
+        _refuse_twin(thing_id)
         if patch.get("id", thing_id) != thing_id:
             raise Invalid("the id of an entry cannot be changed")
-        async with self._writing:
-            before = self._standing(given)
+        for _ in range(_TRIES):
+            before = self._directory.get(thing_id)
             if before is None:
                 raise UnknownThing(thing_id)
+            _Condition(wanted, None)(before)
             td = ThingDescription.of(merged(before.td.document, {**patch, "id": thing_id}))
-            entry = await self._directory.put(thing_id, td, agent=None, expires=before.expires)
-        return _entry_document(entry)
+            try:
+                entry = await self._directory.put(
+                    thing_id, td, agent=None, expires=before.expires, condition=_Condition(before.etag, None)
+                )
+            except PreconditionFailed:
+                continue  # somebody wrote in between: laid over what stands there now, unless the caller minds
+            return _entry_document(entry)
+        raise PreconditionFailed("the entry changes faster than it can be patched")
 
     async def _remove(self, given: Given, principal: Principal) -> JSONValue:
-        async with self._writing:
-            self._standing(given)
-            if not await self._directory.remove(given["thingID"]):
-                raise UnknownThing(given["thingID"])
+        _refuse_twin(given["thingID"])
+        if not await self._directory.remove(given["thingID"], condition=_Condition(given.get("ifMatch"), None)):
+            raise UnknownThing(given["thingID"])
         return {}
 
     async def _overlay(self, given: Given, principal: Principal) -> JSONValue:
-        async with self._writing:
-            if self._directory.get(given["thingID"]) is None:
-                raise UnknownThing(given["thingID"])
-            overlay = {name: given[name] for name in OVERLAY_MEMBERS if name in given}
-            return _entry_document(await self._directory.set_overlay(given["thingID"], overlay))
-
-    def _standing(self, given: Given) -> Entry | None:
-        """The entry that a write is about, if what the writer believes of it is true."""
-        if is_twin(given["thingID"]):
-            raise Forbidden("a twin's TD is published by its own agent only")
-        entry = self._directory.get(given["thingID"])
-        wanted, unwanted = given.get("ifMatch"), given.get("ifNoneMatch")
-        if wanted is not None and (entry is None or wanted not in ("*", entry.etag)):
-            raise PreconditionFailed("the entry is not as it was")
-        if unwanted is not None and entry is not None and unwanted in ("*", entry.etag):
-            raise PreconditionFailed("the entry is there already")
-        return entry
+        overlay = {name: given[name] for name in OVERLAY_MEMBERS if name in given}
+        return _entry_document(await self._directory.set_overlay(given["thingID"], overlay))
 
     methods: ClassVar[Mapping[str, Method]] = {
         "readTD": method(
@@ -221,7 +239,14 @@ class DirectoryService(Service):
                 "filter": {"type": "string", "minLength": 1, "maxLength": MAX_FILTER_CHARS},
                 "protocol": TEXT,
                 "count": {"type": "boolean"},
+                "entries": {"type": "boolean"},
             },
+        ),
+        "listChanges": method(
+            "What came, went and changed after a change; without one, the newest",
+            lambda given: (Operation.READ, Address(DirectoryService.thing_id)),
+            _changes,
+            {"after": {"type": "integer", "minimum": 0}, "limit": _LIMIT, "diff": {"type": "boolean"}},
         ),
         "listVersions": method(
             "When a Thing's description was published, changed and removed",
@@ -276,123 +301,45 @@ class DirectoryService(Service):
     }
 
 
-# ---------------------------------------------------------------- latest values
+@dataclass(slots=True)
+class _Condition:
+    """What a writer believes of the entry (`If-Match`, `If-None-Match`), checked where it is written."""
+
+    match: str | None
+    none_match: str | None
+    found_nothing: bool = False
+
+    def __call__(self, standing: Entry | None) -> None:
+        self.found_nothing = standing is None
+        if self.match is not None and not _names(self.match, standing):
+            raise PreconditionFailed("the entry is not as it was")
+        if self.none_match is not None and _names(self.none_match, standing):
+            raise PreconditionFailed("the entry is there already")
 
 
-class ValuesService(Service):
-    """Latest values of properties and events."""
+def _names(tags: str, entry: Entry | None) -> bool:
+    """Whether a list of entity tags, or `*` for any, is true of the entry."""
+    return entry is not None and (tags.strip() == "*" or entry.etag in (tag.strip() for tag in tags.split(",")))
 
-    thing_id = "dtw:values:latest"
-    service_type = ServiceType.VALUES_SERVICE
-    title = "Latest values"
 
-    def __init__(
-        self,
-        directory: DirectoryStore,
-        values: LatestValues,
-        may: May,
-        *,
-        presence: PresenceValues = lambda thing_id: {},
-        clock: Callable[[], int],
-    ) -> None:
-        super().__init__()
-        self._directory = directory
-        self._values = values
-        self._may = may
-        self._presence = presence
-        self._clock = clock
+def _refuse_twin(thing_id: str) -> None:
+    if is_twin(thing_id):
+        raise Forbidden("a twin's TD is published by its own agent only")
 
-    async def _one(self, kind: Kind, given: Given) -> JSONValue:
-        thing_id, name = given["thingID"], given["name"]
-        entry = self._directory.get(thing_id)
-        if entry is None:
-            raise UnknownThing(thing_id)
-        value = self._values.get(thing_id, kind, name)
-        if value is None and kind is Kind.PROPERTY and name in (told := self._presence(thing_id)):
-            return self._told(told[name])
-        if value is None:
-            if entry.td.affordance(kind, name) is None:
-                raise UnknownName(thing_id, kind, name)
-            raise NotFound(f"{kind.value} {name!r} has no value yet")
-        return _value_document(value)
 
-    async def _all(self, kind: Kind, given: Given, principal: Principal) -> JSONValue:
-        thing_id = given["thingID"]
-        if self._directory.get(thing_id) is None:
-            raise UnknownThing(thing_id)
-        found = {
-            name: _value_document(value)
-            for (of_kind, name), value in self._values.of_thing(thing_id).items()
-            if of_kind is kind
-        }
-        if kind is Kind.PROPERTY:
-            found = {name: self._told(value) for name, value in self._presence(thing_id).items()} | found
-        return {
-            name: document
-            for name, document in found.items()
-            if self._may(principal, Operation.READ, Address(thing_id, kind, name))
-        }
-
-    def _told(self, value: JSONValue) -> dict[str, JSONValue]:
-        """A value that is worked out when it is read, and so has no row."""
-        now = rfc3339(self._clock())
-        return {"value": value, "created": now, "received": now, "rowID": 0, "quality": 0}
-
-    async def _property(self, given: Given, principal: Principal) -> JSONValue:
-        return await self._one(Kind.PROPERTY, given)
-
-    async def _properties(self, given: Given, principal: Principal) -> JSONValue:
-        return await self._all(Kind.PROPERTY, given, principal)
-
-    async def _event(self, given: Given, principal: Principal) -> JSONValue:
-        return await self._one(Kind.EVENT, given)
-
-    async def _events(self, given: Given, principal: Principal) -> JSONValue:
-        return await self._all(Kind.EVENT, given, principal)
-
-    methods: ClassVar[Mapping[str, Method]] = {
-        "readProperty": method(
-            "Read the latest value of a property",
-            lambda given: (Operation.READ, Address(given["thingID"], Kind.PROPERTY, given["name"])),
-            _property,
-            {"thingID": TEXT, "name": TEXT},
-            ["thingID", "name"],
-        ),
-        "readProperties": method(
-            "Read the latest values of all properties of a Thing",
-            on_thing(Operation.READ),
-            _properties,
-            {"thingID": TEXT},
-            ["thingID"],
-        ),
-        "readEvent": method(
-            "Read the latest event of a name",
-            lambda given: (Operation.READ, Address(given["thingID"], Kind.EVENT, given["name"])),
-            _event,
-            {"thingID": TEXT, "name": TEXT},
-            ["thingID", "name"],
-        ),
-        "readEvents": method(
-            "Read the latest event of every name of a Thing",
-            on_thing(Operation.READ),
-            _events,
-            {"thingID": TEXT},
-            ["thingID"],
-        ),
-    }
+def _filter(given: Given) -> Filter | None:
+    """Everything that is asked of an entry, as one filter."""
+    asked: list[Filter] = [
+        Comparison(Field(subject), operator, given[name])
+        for name, (subject, operator) in _ASKED.items()
+        if name in given
+    ]
+    if "filter" in given:
+        asked.append(parse_filter(given["filter"]))
+    return And(tuple(asked)) if asked else None
 
 
 # ---------------------------------------------------------------- documents
-
-
-def _value_document(value: Value) -> dict[str, JSONValue]:
-    return {
-        "value": value.value,
-        "created": rfc3339(value.created),
-        "received": rfc3339(value.received),
-        "rowID": value.row_id,
-        "quality": value.quality,
-    }
 
 
 def _entry_document(entry: Entry) -> dict[str, JSONValue]:

@@ -1,0 +1,135 @@
+"""The built-in service of latest values: one implementation behind every binding.
+
+What is hidden from the caller looks unknown; a Thing's presence is told like properties of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from things.addresses import Address, Kind
+from things.errors import NotFound, UnknownName, UnknownThing
+from things.identity import Principal
+from things.messages import JSONValue, Operation
+from things.records import Value
+from things.times import rfc3339
+from things.vocabulary import ServiceType
+from twin.directory import DirectoryStore
+from twin.methods import TEXT, Given, Method, Service, method, on_thing
+from twin.search import May
+from twin.values import LatestValues
+
+PresenceValues = Callable[[str], Mapping[str, JSONValue]]
+"""`online` and `lastSeen` of a Thing, by the property names under which they are told."""
+
+
+class ValuesService(Service):
+    """Latest values of properties and events."""
+
+    thing_id = "dtw:values:latest"
+    service_type = ServiceType.VALUES_SERVICE
+    title = "Latest values"
+
+    def __init__(
+        self,
+        directory: DirectoryStore,
+        values: LatestValues,
+        may: May,
+        *,
+        presence: PresenceValues = lambda thing_id: {},
+        clock: Callable[[], int],
+    ) -> None:
+        super().__init__()
+        self._directory = directory
+        self._values = values
+        self._may = may
+        self._presence = presence
+        self._clock = clock
+
+    async def _one(self, kind: Kind, given: Given) -> JSONValue:
+        thing_id, name = given["thingID"], given["name"]
+        entry = self._directory.get(thing_id)
+        if entry is None:
+            raise UnknownThing(thing_id)
+        value = self._values.get(thing_id, kind, name)
+        if value is None and kind is Kind.PROPERTY and name in (told := self._presence(thing_id)):
+            return self._told(told[name])
+        if value is None:
+            if entry.td.affordance(kind, name) is None:
+                raise UnknownName(thing_id, kind, name)
+            raise NotFound(f"{kind.value} {name!r} has no value yet")
+        return _value_document(value)
+
+    async def _all(self, kind: Kind, given: Given, principal: Principal) -> JSONValue:
+        thing_id = given["thingID"]
+        if self._directory.get(thing_id) is None:
+            raise UnknownThing(thing_id)
+        found = {
+            name: _value_document(value)
+            for (of_kind, name), value in self._values.of_thing(thing_id).items()
+            if of_kind is kind
+        }
+        if kind is Kind.PROPERTY:
+            found = {name: self._told(value) for name, value in self._presence(thing_id).items()} | found
+        return {
+            name: document
+            for name, document in found.items()
+            if self._may(principal, Operation.READ, Address(thing_id, kind, name))
+        }
+
+    def _told(self, value: JSONValue) -> dict[str, JSONValue]:
+        """A value that is worked out when it is read, and so has no row."""
+        now = rfc3339(self._clock())
+        return {"value": value, "created": now, "received": now, "rowID": 0, "quality": 0}
+
+    async def _property(self, given: Given, principal: Principal) -> JSONValue:
+        return await self._one(Kind.PROPERTY, given)
+
+    async def _properties(self, given: Given, principal: Principal) -> JSONValue:
+        return await self._all(Kind.PROPERTY, given, principal)
+
+    async def _event(self, given: Given, principal: Principal) -> JSONValue:
+        return await self._one(Kind.EVENT, given)
+
+    async def _events(self, given: Given, principal: Principal) -> JSONValue:
+        return await self._all(Kind.EVENT, given, principal)
+
+    methods: ClassVar[Mapping[str, Method]] = {
+        "readProperty": method(
+            "Read the latest value of a property",
+            lambda given: (Operation.READ, Address(given["thingID"], Kind.PROPERTY, given["name"])),
+            _property,
+            {"thingID": TEXT, "name": TEXT},
+            ["thingID", "name"],
+        ),
+        "readProperties": method(
+            "Read the latest values of all properties of a Thing",
+            on_thing(Operation.READ),
+            _properties,
+            {"thingID": TEXT},
+            ["thingID"],
+        ),
+        "readEvent": method(
+            "Read the latest event of a name",
+            lambda given: (Operation.READ, Address(given["thingID"], Kind.EVENT, given["name"])),
+            _event,
+            {"thingID": TEXT, "name": TEXT},
+            ["thingID", "name"],
+        ),
+        "readEvents": method(
+            "Read the latest event of every name of a Thing",
+            on_thing(Operation.READ),
+            _events,
+            {"thingID": TEXT},
+            ["thingID"],
+        ),
+    }
+
+
+def _value_document(value: Value) -> dict[str, JSONValue]:
+    return {
+        "value": value.value,
+        "created": rfc3339(value.created),
+        "received": rfc3339(value.received),
+        "rowID": value.row_id,
+        "quality": value.quality,
+    }
