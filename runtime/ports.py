@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from things.addresses import Address, Kind, TwinID
 from things.decisions import Context, Decision
 from things.delivery import DeliveryStatus, Reason, State
+from things.frozen import record
 from things.identity import Principal
 from things.messages import JSONValue, Message, Operation, Origin
 from things.records import (
@@ -56,7 +57,7 @@ Middleware = Callable[[Message, Handler], Awaitable[DeliveryStatus]]
 # ---------------------------------------------------------------- what flows to clients
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Publication:
     """One committed event, value, twin TD or action progress on its way to subscribers; `payload` is its JSON, encoded
     once. For kind td the name is "" and a removed TD has an empty payload."""
@@ -85,7 +86,7 @@ class Pattern(NamedTuple):
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Request:
     """One request on its way to the agent that speaks for its Thing.
 

@@ -5,9 +5,9 @@
 A device's refusal is *completed* with `error`; *failed* means the request could not be carried out.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from things.frozen import record
 from things.messages import JSONValue
 
 
@@ -70,7 +70,7 @@ REPORTABLE = _UNDER_WAY | FINAL
 """What an agent may report; `delivered` is recorded first when its first word is any of these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DeliveryStatus:
     """What is known of a request after one transition; also every handler's answer.
 

@@ -1,10 +1,11 @@
 """The message that every protocol binding makes and the router handles, and the operations it can ask for."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from pydantic import JsonValue
 
+from things.frozen import record
 from things.identity import Principal
 
 JSONValue = JsonValue
@@ -33,7 +34,7 @@ class Operation(StrEnum):
     MANAGE = "manage"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Origin:
     """Where a message entered: binding name, session id and source address (`host` or None on local sockets)."""
 
@@ -42,7 +43,7 @@ class Origin:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Message:
     """One message on its way through the router.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from things.addresses import Kind
 from things.delivery import DeliveryStatus, Reason, State
+from things.frozen import record
 from things.messages import JSONValue, Operation
 from things.td import ThingDescription
 
@@ -51,7 +52,7 @@ class DirectoryChange:
     patch: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Value:
     """A latest value: decoded, as JSON text, and when it was created and received."""
 
@@ -63,7 +64,7 @@ class Value:
     quality: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Reading:
     """One event or property value for history; `value` is JSON text."""
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from anyio.abc import TaskStatus
 
+from things.frozen import record
 from things.identity import Principal
 
 
@@ -40,7 +41,7 @@ class Flow(StrEnum):
     """Requests and statuses: not taken when the queue is full, since the ledger still has them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Publish:
     """A publish in either direction. The fields after `duplicate` are MQTT 5's; 3.1.1 engines leave them empty."""
 
@@ -133,7 +134,8 @@ class Link(Protocol):
 
     def close(self, reason: Closed) -> None:
         """End the link: revoked account, shutdown, a client that breaks its bounds.
-        `Gate.closed` is called before this returns; calling it twice is harmless."""
+        `Gate.closed` is called before this returns; calling it twice is harmless. REFUSED ends a kept session too,
+        unless the link is just being opened or its credential has run out."""
         ...
 
 
