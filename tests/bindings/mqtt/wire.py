@@ -108,8 +108,8 @@ class RawClient:
     def send(self, *packets: bytes) -> None:
         self.writer.write(b"".join(packets))
 
-    async def receive(self) -> Packet:
-        async with asyncio.timeout(DEADLINE_S):
+    async def receive(self, within_s: float | None = DEADLINE_S) -> Packet:
+        async with asyncio.timeout(within_s):
             first = (await self.reader.readexactly(1))[0]
             length = shift = 0
             while True:
