@@ -7,6 +7,7 @@ is read. Writes of one loop turn leave together. What socket or window cannot ta
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
@@ -156,8 +157,11 @@ class Connection(asyncio.Protocol):
         """End the link; MQTT 5 hears why. One that is just being opened ends when the gate has heard of it."""
         if self._opening:
             self._ending = reason
-        else:
-            self.end(reason, _REASONS[reason])
+            return
+        if reason is Closed.REFUSED and self._opened and not self._closed and not _has_expired(self.principal):
+            # Whoever has the name of the account next must not find what was kept for this one.
+            self.session.expiry_s = 0
+        self.end(reason, _REASONS[reason])
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -373,7 +377,7 @@ class Connection(asyncio.Protocol):
             self._opening = False
         engine.watch(self)
         if self._ending is not None:
-            self.close(self._ending)
+            self.end(self._ending, _REASONS[self._ending])
         if not self._closed:
             self._deliveries.drain()
             self._resume_reading()
@@ -665,3 +669,8 @@ class Connection(asyncio.Protocol):
         self._engine.counts["keep-alive"] += 1
         self.close(Closed.KEEP_ALIVE)
         return None
+
+
+def _has_expired(principal: Principal) -> bool:
+    """Its credential ran out: the account comes back with a fresh one, and goes on."""
+    return principal.expires is not None and principal.expires <= time.time_ns() // 1_000

@@ -365,10 +365,9 @@ class NativeEngine:
             session.ends = now + session.expiry_s
             session.dirty = True
             self.sessions.watch(session, session.ends)
-            if reason is not Closed.REFUSED:
-                session.parked = self._parked(session, connection)
-                if reason not in (Closed.TAKEN_OVER, Closed.SHUTDOWN):
-                    self._park(session)
+            session.parked = self._parked(session, connection)
+            if reason not in (Closed.TAKEN_OVER, Closed.SHUTDOWN):
+                self._park(session)
         else:
             self._end_session(session)
 

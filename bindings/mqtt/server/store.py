@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
 from pydantic_core import from_json, to_json
 
 from bindings.mqtt.outbox import Outbox
@@ -65,9 +66,11 @@ class SessionStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        # The engine ends by being cancelled, and what it said last must be on disk all the same.
+        with anyio.CancelScope(shield=True):
+            if self._writing is not None:
+                await asyncio.wait({self._writing})
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
         self._thread.shutdown()
 
     async def load(self) -> list[Session]:

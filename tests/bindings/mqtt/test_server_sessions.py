@@ -3,17 +3,19 @@
 import asyncio
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from bindings.mqtt.seam import ACCEPTED, Closed, Flow, Grant, Limits, Link, Outcome, Publish, SubscribeOptions
+from bindings.mqtt.seam import ACCEPTED, Closed, Flow, Grant, Hello, Limits, Link, Outcome, Publish, SubscribeOptions
 from bindings.mqtt.server import SessionStore
 from bindings.mqtt.server.sessions import Session
 from tests.bindings.mqtt.server_peer import RecordingGate, ack, connect, props, publish, serving, subscribe
 from things.errors import StorageDamaged
+from things.identity import Principal
 
 pytestmark = pytest.mark.anyio
 
@@ -390,6 +392,17 @@ async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> N
         assert [entry.message and entry.message.payload for entry in loaded[0].in_flight.values()] == [b"kept"]
 
 
+async def test_the_end_of_the_engine_waits_for_its_last_write(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "sessions.db")
+    async with serving(store=store) as served, served.client() as client:
+        await client.connect(clean=False)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        store._db.execute("SELECT 1")
+    with sqlite3.connect(tmp_path / "sessions.db") as db:
+        assert db.execute("SELECT client_id FROM sessions").fetchall() == [("c",)]
+
+
 @pytest.mark.parametrize("content", [b"not a database" * 100, None], ids=["garbage", "a later schema"])
 async def test_a_file_of_sessions_that_cannot_be_trusted_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "sessions.db"
@@ -477,6 +490,49 @@ async def test_a_gate_that_closes_what_stands_in_for_a_client_ends_the_session()
 
         assert served.gate.away_links == []
         assert len(served.engine.sessions) == 0
+
+
+@pytest.mark.parametrize(("expires", "present"), [(None, 0), (2**62, 0), (1, 1)], ids=["for ever", "later", "run out"])
+async def test_a_refused_link_takes_its_session_along_unless_only_its_credential_ran_out(
+    tmp_path: Path, expires: int | None, present: int
+) -> None:
+    class Expiring(RecordingGate):
+        async def admit(self, hello: Hello) -> Principal | None:
+            admitted = await super().admit(hello)
+            return admitted and replace(admitted, expires=expires)
+
+    path = tmp_path / "sessions.db"
+    async with serving(gate=Expiring(), store=SessionStore(path)) as served, served.client() as client:
+        await client.connect(clean=False)
+        client.send(subscribe("t", qos=1), publish("q", b"", 2, 7))
+        await client.expect(0x90)
+        await client.expect(0x50)
+
+        served.gate.links[0].close(Closed.REFUSED)
+
+        assert len(served.engine.sessions) == len(served.gate.away_links) == present
+    async with serving(store=SessionStore(path)) as served, served.client() as client:
+        assert (await client.connect(clean=False))[0] == present
+        client.send(publish("q", b"", 2, 7))
+        await client.expect(0x50)
+        assert len(served.gate.messages) == 1 - present
+
+
+async def test_a_publish_that_could_not_be_committed_leaves_the_session_and_what_it_asks_for_waits() -> None:
+    async with serving() as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe("t", qos=1))
+            await client.expect(0x90)
+            broken: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            broken.set_exception(OSError("disk"))
+            served.gate.answer = lambda _: broken
+            client.send(publish("t", b"", 1))
+            assert await client.closed() == b""
+
+        assert len(served.gate.away_links) == 1
+        async with served.client() as client:
+            assert (await client.connect(clean=False))[0] == 1
 
 
 async def test_a_link_closed_while_its_filters_come_back_is_opened_and_closed_once_and_keeps_them() -> None:
