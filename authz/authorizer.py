@@ -20,21 +20,20 @@ from authz.documents import RoleDocument, RuleDocument
 from authz.limits import barrier, is_guarded, is_repair
 from authz.policy.facts import Facts, Moment
 from authz.policy.folder import PolicyFolder
-from authz.policy.sets import NeedsContext, Outcome, PolicySets, SetDocument, Verdict, with_context
+from authz.policy.judging import Open, decision_of, judged
+from authz.policy.sets import NeedsContext, PolicySets, SetDocument
+from authz.prospects import Prospect, could_allow
 from authz.rights import Rights, RightsFile
-from authz.roles import BUILT_IN, LOOKING, SENDING, RoleRights, grant_for, owner_of
+from authz.roles import BUILT_IN, RoleRights, grant_for, owner_of
 from authz.rules import MAX_RULES, MAX_RULES_OF_OWNER, Effect, Rule, deciding
-from things.addresses import Address
-from things.decisions import CONFIRM, Context, Decision
+from things.addresses import TWIN_PREFIX, Address, Kind
+from things.decisions import Context, Decision
 from things.errors import Conflict, Forbidden, Invalid, NotFound, QueueFull, SkepError, StorageDamaged
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
 
 MAX_CACHED = 65_536
 MAX_ROLES = 100
-
-_UNASKED = LOOKING | SENDING
-"""What is also decided where nobody can be asked, as at each delivery."""
 
 _NO_RIGHTS = RoleRights(name="unknown", grants=())
 
@@ -61,7 +60,7 @@ class LocalAuthorizer:
         self._lock = Lock()
         self._limiter = CapacityLimiter(1)
         self._listeners: list[Callable[[], None]] = []
-        self._cache: dict[tuple[str, str, str, str, Address], Decision | _Open] = {}
+        self._cache: dict[tuple[str, str, str, str, Address], Decision | Open] = {}
         self._rights = Rights()
         self._sets = PolicySets({})
         self._is_damaged = False
@@ -109,16 +108,35 @@ class LocalAuthorizer:
                 self._cache[key] = found
         if found.__class__ is Decision:
             return found
-        assert isinstance(found, _Open)
+        assert isinstance(found, Open)
         return found.decide(context or self._moment(address))
+
+    def could_allow(
+        self,
+        principal: Principal,
+        operation: Operation,
+        *,
+        agent: str | None,
+        thing: str | None,
+        kind: Kind,
+        name: str | None,
+    ) -> bool:
+        """Whether any decision could allow it on a twin; None stands for any agent, Thing or name. See `prospects`."""
+        address = Address(f"{TWIN_PREFIX}{agent}:{thing}", kind, name)
+        return self.problem is None and could_allow(
+            Prospect(principal=principal, operation=operation, address=address, context=None, agent=agent, thing=thing),
+            sets=self._sets,
+            rules=self._rights.rules.values(),
+            role=self._rights_of(principal),
+            account_type=self._account_type,
+        )
 
     def steps(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> list[tuple[str, Decision | None]]:
         """Each stage in order with what it says, None where it says nothing; the first that speaks decides."""
         stages = self._stages(principal, operation, address)
-        outcome = _judged(self._sets, stages.facts, context or self._moment(address))
-        policy = None if outcome is None or stages.is_repair else _of_outcome(outcome, operation)
+        policy = None if stages.is_repair else judged(self._sets, stages.facts, context or self._moment(address))
         return [("limit", stages.limit), ("policy", policy), ("rule", stages.rule), ("role", stages.role)]
 
     @property
@@ -242,7 +260,7 @@ class LocalAuthorizer:
 
     # ------------------------------------------------------------ private
 
-    def _prepared(self, principal: Principal, operation: Operation, address: Address) -> "Decision | _Open":
+    def _prepared(self, principal: Principal, operation: Operation, address: Address) -> "Decision | Open":
         stages = self._stages(principal, operation, address)
         if stages.limit is not None:
             return stages.limit
@@ -252,8 +270,8 @@ class LocalAuthorizer:
         try:
             outcome = self._sets.outcome(stages.facts)
         except NeedsContext:
-            return _Open(self._sets, stages.facts, without)
-        return without if outcome is None else _of_outcome(outcome, operation)
+            return Open(self._sets, stages.facts, without)
+        return without if outcome is None else decision_of(outcome, operation)
 
     def _stages(self, principal: Principal, operation: Operation, address: Address) -> "_Stages":
         facts = Facts(principal=principal, operation=operation, address=address, context=None)
@@ -274,11 +292,13 @@ class LocalAuthorizer:
         return Moment(now=self._clock(), thing_types=self._thing_types(address.thing_id))
 
     def _by_role(self, principal: Principal, operation: Operation, address: Address) -> Decision:
-        rights = BUILT_IN.get(principal.role) or self._rights.roles.get(principal.role, _NO_RIGHTS)
-        grant = grant_for(rights, principal, operation, address, self._account_type)
+        grant = grant_for(self._rights_of(principal), principal, operation, address, self._account_type)
         if grant is None:
             return Decision(allowed=False, rule=f"role {principal.role} does not allow {operation}")
         return Decision(allowed=True, rule=f"role {principal.role} allows {operation} on {grant.scope}")
+
+    def _rights_of(self, principal: Principal) -> RoleRights:
+        return BUILT_IN.get(principal.role) or self._rights.roles.get(principal.role, _NO_RIGHTS)
 
     def _check_owner(self, rule: Rule, standing: Rule | None, principal: Principal) -> None:
         prefix = f"dtw:{principal.account}:"
@@ -364,32 +384,3 @@ class _Stages:
     is_repair: bool
     rule: Decision | None
     role: Decision
-
-
-class _Open:
-    """A decision that hangs on the context: the policies that apply, and what holds where they say nothing."""
-
-    __slots__ = ("_facts", "_sets", "_without")
-
-    def __init__(self, sets: PolicySets, facts: Facts, without: Decision) -> None:
-        self._sets = sets
-        self._facts = facts
-        self._without = without
-
-    def decide(self, context: Context | Moment) -> Decision:
-        outcome = _judged(self._sets, self._facts, context)
-        return self._without if outcome is None else _of_outcome(outcome, self._facts.operation)
-
-
-def _judged(sets: PolicySets, facts: Facts, context: Context | Moment) -> Outcome | None:
-    facts = with_context(facts, context)
-    try:
-        return sets.outcome(facts)
-    except NeedsContext:
-        return sets.blind_outcome(facts)
-
-
-def _of_outcome(outcome: Outcome, operation: Operation) -> Decision:
-    if CONFIRM in outcome.obligations and operation in _UNASKED and outcome.verdict is Verdict.ALLOW:
-        return Decision(allowed=False, rule=f"{outcome.rule}, and {operation} cannot be confirmed")
-    return Decision(allowed=outcome.verdict is Verdict.ALLOW, rule=outcome.rule, obligations=outcome.obligations)

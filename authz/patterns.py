@@ -36,6 +36,11 @@ class Pattern:
             place = found + len(part)
         return True
 
+    def could_begin(self, text: str) -> bool:
+        """Whether anything that matches could begin with `text`."""
+        head, star, _ = self.text.partition("*")
+        return head.startswith(text) or (bool(star) and text.startswith(head))
+
     @staticmethod
     def parse(text: object) -> "Pattern":
         """Raises Invalid for what no id or name could match."""

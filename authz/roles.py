@@ -52,7 +52,7 @@ class Grant:
         address: Address,
         account_type: Callable[[str], AccountType | None],
     ) -> bool:
-        if operation not in self.operations or not _is_in_scope(self.scope, principal, address.thing_id, account_type):
+        if operation not in self.operations or not is_in_scope(self.scope, principal, address.thing_id, account_type):
             return False
         if self.things and not any(pattern.matches(address.thing_id) for pattern in self.things):
             return False
@@ -152,9 +152,10 @@ def _first(
     return None
 
 
-def _is_in_scope(
+def is_in_scope(
     scope: Scope, principal: Principal, thing_id: str, account_type: Callable[[str], AccountType | None]
 ) -> bool:
+    """Whether a Thing is one of those that a scope is about."""
     match scope:
         case Scope.ANY:
             return True

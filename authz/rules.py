@@ -50,6 +50,14 @@ class Rule:
 
     def fits(self, principal: Principal, operation: Operation, address: Address) -> bool:
         """Whether the rule is about this."""
+        if not self.concerns(principal, operation) or not self.thing.matches(address.thing_id):
+            return False
+        if self.kind is not None and address.kind is not self.kind:
+            return False
+        return self.name is None or (address.name is not None and self.name.matches(address.name))
+
+    def concerns(self, principal: Principal, operation: Operation) -> bool:
+        """Whether it is about this caller and operation, somewhere."""
         if not self.by_admin and principal.role == Role.ADMIN:
             return False
         if self.operations and operation not in self.operations:
@@ -57,11 +65,7 @@ class Rule:
             called = operation is Operation.CALL_RPC and Operation.INVOKE_ACTION in self.operations
             if not called:
                 return False
-        if not self._is_for(principal) or not self.thing.matches(address.thing_id):
-            return False
-        if self.kind is not None and address.kind is not self.kind:
-            return False
-        return self.name is None or (address.name is not None and self.name.matches(address.name))
+        return self._is_for(principal)
 
     def _is_for(self, principal: Principal) -> bool:
         if self.accounts or self.roles or self.types:

@@ -307,6 +307,19 @@ class Authorizer(Protocol):
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> Decision: ...
 
+    def could_allow(
+        self,
+        principal: Principal,
+        operation: Operation,
+        *,
+        agent: str | None,
+        thing: str | None,
+        kind: Kind,
+        name: str | None,
+    ) -> bool:
+        """Whether any decision could allow it on a twin; None stands for any agent, Thing or name."""
+        ...
+
 
 # ---------------------------------------------------------------- stores
 

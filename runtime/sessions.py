@@ -256,21 +256,17 @@ class LiveSessions:
 
     def _could_see(self, principal: Principal, pattern: Pattern) -> bool:
         kinds = (pattern.kind,) if pattern.kind is not None else tuple(Kind)
-        # Own account where the agent level is open: what a role allows in general shows there first.
+        # What a role allows in general shows on a Thing of one's own, and such decisions are remembered.
         guess = f"dtw:{pattern.agent or principal.account}:{pattern.thing or 'any'}"
-        if any(self._sees(principal, guess, kind, pattern.name) for kind in kinds):
-            return True
-        if pattern.agent is not None and pattern.thing is not None:
-            return False
-        # Rare: a right that rests on single Things. Paid once at the subscription, never per message.
+        decide, could_allow = self.authorizer.decide, self.authorizer.could_allow
         return any(
-            self._sees(principal, thing_id, kind, pattern.name)
-            for thing_id in self._things_matching(pattern)
+            decide(principal, SEEN_AS[kind], Address(guess, kind, pattern.name)).allowed for kind in kinds
+        ) or any(
+            could_allow(
+                principal, SEEN_AS[kind], agent=pattern.agent, thing=pattern.thing, kind=kind, name=pattern.name
+            )
             for kind in kinds
         )
-
-    def _sees(self, principal: Principal, thing_id: str, kind: Kind, name: str | None) -> bool:
-        return self.authorizer.decide(principal, SEEN_AS[kind], Address(thing_id, kind, name)).allowed
 
     # ------------------------------------------------------------ requests for agents
 

@@ -99,13 +99,12 @@ class _Leaf:
     verdict: Verdict
     obligations: tuple[str, ...]
 
-    def outcome(self, facts: Facts, *, blind: bool) -> Outcome | None:
+    def outcome(self, facts: Facts, unknown: Verdict | None) -> Outcome | None:
         truth = self.applies(facts)
         if truth is None:
-            if not blind:
+            if unknown is None:
                 raise NeedsContext
-            # Judged without a message for good: what might block does, what might allow does not.
-            truth = self.verdict is Verdict.BLOCK
+            truth = self.verdict is unknown
         return Outcome(verdict=self.verdict, rule=self.rule, obligations=self.obligations) if truth else None
 
 
@@ -118,14 +117,14 @@ class _Group:
     members: "tuple[_Leaf | _Group, ...]"
     obligations: tuple[str, ...]
 
-    def outcome(self, facts: Facts, *, blind: bool) -> Outcome | None:
+    def outcome(self, facts: Facts, unknown: Verdict | None) -> Outcome | None:
         truth = self.applies(facts)
         if truth is False:
             return None
-        if truth is None and not blind:
+        if truth is None and unknown is None:
             raise NeedsContext
-        found = _combined(self.combining, self.members, facts, blind=blind)
-        if found is None or (truth is None and found.verdict is Verdict.ALLOW):
+        found = _combined(self.combining, self.members, facts, unknown)
+        if found is None or (truth is None and found.verdict is not unknown):
             return None
         return Outcome(verdict=found.verdict, rule=found.rule, obligations=_merged(found.obligations, self.obligations))
 
@@ -149,17 +148,11 @@ class PolicySets:
             for priority in sorted({group.priority for group in active}, reverse=True)
         ]
 
-    def outcome(self, facts: Facts) -> Outcome | None:
-        """What the sets say; raises NeedsContext if that hangs on a context which `facts` lack."""
-        return self._decide(facts, blind=False)
-
-    def blind_outcome(self, facts: Facts) -> Outcome | None:
-        """What the sets say when there will be no context: the cautious answer."""
-        return self._decide(facts, blind=True)
-
-    def _decide(self, facts: Facts, *, blind: bool) -> Outcome | None:
+    def outcome(self, facts: Facts, *, unknown: Verdict | None = None) -> Outcome | None:
+        """What the sets say. Raises NeedsContext if that hangs on what `facts` do not tell, unless it is said which
+        rules count where it is unknown whether they apply: those that block are the cautious answer."""
         for level in self._levels:
-            found = _combined(Combining.BLOCK_OVERRIDES, level, facts, blind=blind)
+            found = _combined(Combining.BLOCK_OVERRIDES, level, facts, unknown)
             if found is not None:
                 return found
         return None
@@ -221,16 +214,16 @@ def with_context(facts: Facts, context: Context | Moment) -> Facts:
 
 
 def _combined(
-    combining: Combining, members: "Sequence[_Leaf | _Group]", facts: Facts, *, blind: bool
+    combining: Combining, members: "Sequence[_Leaf | _Group]", facts: Facts, unknown: Verdict | None
 ) -> Outcome | None:
     if combining is Combining.FIRST_APPLICABLE:
         for member in members:
-            found = member.outcome(facts, blind=blind)
+            found = member.outcome(facts, unknown)
             if found is not None:
                 return found
         return None
     wins = Verdict.BLOCK if combining is Combining.BLOCK_OVERRIDES else Verdict.ALLOW
-    outcomes = [found for member in members if (found := member.outcome(facts, blind=blind)) is not None]
+    outcomes = [found for member in members if (found := member.outcome(facts, unknown)) is not None]
     if not outcomes:
         return None
     deciding = [found for found in outcomes if found.verdict is wins] or outcomes

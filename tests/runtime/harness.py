@@ -62,6 +62,18 @@ class RoleOnly:
         mine = not operation.startswith("publish") or address.thing_id.startswith(f"dtw:{principal.account}:")
         return Decision(allowed=operation in allowed and mine, rule="test")
 
+    def could_allow(
+        self,
+        principal: Principal,
+        operation: Operation,
+        *,
+        agent: str | None,
+        thing: str | None,
+        kind: Kind,
+        name: str | None,
+    ) -> bool:
+        return self.decide(principal, operation, Address(f"dtw:{agent}:{thing}", kind, name)).allowed
+
 
 @dataclass(slots=True)
 class House:
