@@ -127,7 +127,7 @@ class LocalAuthorizer:
             Prospect(principal=principal, operation=operation, address=address, context=None, agent=agent, thing=thing),
             sets=self._sets,
             rules=self._rights.rules.values(),
-            role=self._rights_of(principal),
+            role=self._role_rights(principal),
             account_type=self._account_type,
         )
 
@@ -292,12 +292,12 @@ class LocalAuthorizer:
         return Moment(now=self._clock(), thing_types=self._thing_types(address.thing_id))
 
     def _by_role(self, principal: Principal, operation: Operation, address: Address) -> Decision:
-        grant = grant_for(self._rights_of(principal), principal, operation, address, self._account_type)
+        grant = grant_for(self._role_rights(principal), principal, operation, address, self._account_type)
         if grant is None:
             return Decision(allowed=False, rule=f"role {principal.role} does not allow {operation}")
         return Decision(allowed=True, rule=f"role {principal.role} allows {operation} on {grant.scope}")
 
-    def _rights_of(self, principal: Principal) -> RoleRights:
+    def _role_rights(self, principal: Principal) -> RoleRights:
         return BUILT_IN.get(principal.role) or self._rights.roles.get(principal.role, _NO_RIGHTS)
 
     def _check_owner(self, rule: Rule, standing: Rule | None, principal: Principal) -> None:
