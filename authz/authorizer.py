@@ -144,6 +144,18 @@ class LocalAuthorizer:
         """Whether any decision may hang on a context: only policies look at one."""
         return bool(self._sets.documents)
 
+    def is_uniform(self, principal: Principal, thing_id: str) -> bool:
+        """Whether a principal's rights are the same for all affordances of a Thing, and then those to the Thing as a
+        whole: no policy is active, and neither its role nor any rule about the Thing looks at kinds or names."""
+        if self._sets.documents:
+            return False
+        if any(grant.names for grant in self._role_rights(principal).grants):
+            return False
+        return not any(
+            (rule.kind is not None or rule.name is not None) and rule.thing.matches(thing_id)
+            for rule in self._rights.rules.values()
+        )
+
     def has_role(self, name: str) -> bool:
         """Whether a role exists, built-in or custom."""
         return name in BUILT_IN or name in self._rights.roles

@@ -303,6 +303,11 @@ class Authorizer(Protocol):
         """Whether any decision may hang on a context; where none does, nobody needs to make one."""
         ...
 
+    def is_uniform(self, principal: Principal, thing_id: str) -> bool:
+        """Whether a principal's rights are the same for all affordances of a Thing, and then those to the Thing as a
+        whole. False may also mean that nobody knows."""
+        ...
+
     def decide(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> Decision: ...

@@ -1,8 +1,7 @@
 """Twin TDs as consumers get them: derived from what the agent published, for one principal at a time.
 
-Deriving walks a whole TD and asks for every right, so results are remembered per principal until the TD, the rights or
-the addresses change: the latest as they are, many more as compressed text. Presence is put in when a result is handed
-out.
+Deriving walks a whole TD, so results are remembered for all principals of the same rights until the TD or the addresses
+change: the latest as they are, many more as compressed text. Presence is put in when a result is handed out.
 """
 
 import zlib
@@ -19,13 +18,23 @@ from things.identity import RESERVED_ACCOUNTS, Principal
 from things.jsontext import encode
 from things.messages import Operation
 from things.times import rfc3339
-from things.twin_td import FormsOf, TwinSecurity, twin_td
+from things.twin_td import FormsOf, TwinSecurity, presence_names, twin_td
 from things.vocabulary import Term
 
 MAX_READY = 500
 """Results kept as they are, which takes about ten times the memory of their text."""
 MAX_COMPRESSED_BYTES = 33_554_432
 """Of the results kept compressed: some ten thousand Things for a handful of principals."""
+
+_ASKED = (
+    Operation.READ,
+    Operation.OBSERVE,
+    Operation.WRITE_PROPERTY,
+    Operation.INVOKE_ACTION,
+    Operation.SUBSCRIBE,
+    Operation.HISTORY,
+)
+_Rights = frozenset[Operation | tuple[Kind, str, Operation]]
 
 _BEARER = TwinSecurity(
     definitions={
@@ -98,15 +107,8 @@ class TwinViews:
         return (seen.is_online, None if seen.is_online else seen.since) if seen else (False, None)
 
     def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> dict[str, Any]:
-        key = (
-            entry.thing_id,
-            entry.version,
-            tuple(entry.overlay.items()),
-            principal.account,
-            principal.role,
-            protocol,
-            self._authorizer.version,
-        )
+        rights = self._rights(entry, principal)
+        key = (entry.thing_id, entry.version, tuple(entry.overlay.items()), rights, protocol)
         found = self._remembered.get(key)
         if found is not None:
             return found
@@ -118,9 +120,7 @@ class TwinViews:
             TwinID.parse(entry.thing_id),
             providers,
             _SECURITY.get(protocol or "", _BEARER),
-            allowed=lambda kind, name, operation: (
-                self._authorizer.decide(principal, operation, Address(entry.thing_id, kind, name)).allowed
-            ),
+            allowed=lambda kind, name, operation: operation in rights or (kind, name, operation) in rights,
             online=False,
             last_seen=None,
             overlay=entry.overlay,
@@ -128,6 +128,22 @@ class TwinViews:
         )
         self._remembered.put(key, document)
         return document
+
+    def _rights(self, entry: Entry, principal: Principal) -> "_Rights":
+        """What the principal may do: operations at all affordances alike, or else at each."""
+        thing_id, decide = entry.thing_id, self._authorizer.decide
+        if self._authorizer.is_uniform(principal, thing_id):
+            whole = Address(thing_id)
+            return frozenset(operation for operation in _ASKED if decide(principal, operation, whole).allowed)
+        td = entry.td
+        properties = (Kind.PROPERTY, [*td.properties, *presence_names(td)])
+        return frozenset(
+            (kind, name, operation)
+            for kind, names in (properties, (Kind.ACTION, td.actions), (Kind.EVENT, td.events))
+            for name in names
+            for operation in _ASKED
+            if decide(principal, operation, Address(thing_id, kind, name)).allowed
+        )
 
 
 class _Remembered:

@@ -174,3 +174,17 @@ async def test_a_rule_for_an_unknown_role_is_refused(rights: LocalAuthorizer) ->
 )
 def test_patterns(pattern: str, text: str, expected: bool) -> None:
     assert Pattern.parse(pattern).matches(text) is expected
+
+
+async def test_rights_are_uniform_unless_something_looks_at_names(rights: LocalAuthorizer) -> None:
+    assert rights.is_uniform(OTTO, "dtw:pump:1")
+
+    await put(rights, id="whole", accounts=["otto"], operations=["invoke_action"])
+    assert rights.is_uniform(OTTO, "dtw:pump:1")
+    assert rights.decide(OTTO, Operation.INVOKE_ACTION, Address("dtw:pump:1")) == rights.decide(
+        OTTO, Operation.INVOKE_ACTION, START
+    )
+
+    await put(rights, id="one", effect="allow", accounts=["otto"], operations=["invoke_action"], name="start")
+    assert not rights.is_uniform(OTTO, "dtw:pump:1")
+    assert rights.is_uniform(OTTO, "dtw:lamp:1")

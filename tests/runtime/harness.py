@@ -44,6 +44,9 @@ class RoleOnly:
     version = 0
     is_conditional = False
 
+    def is_uniform(self, principal: Principal, thing_id: str) -> bool:
+        return True
+
     def decide(
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> Decision:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from authz.documents import RuleDocument, parsed
 from runtime import twins
 from runtime.twins import TwinViews
 from tests.support import PUMP, Skep, skep
@@ -87,3 +88,21 @@ async def test_a_new_publish_or_overlay_is_seen_at_once(runtime: Skep, monkeypat
         titles.append(td_now and td_now["title"])
 
     assert titles == ["Pump 0", "New", "Ours", "New"]
+
+
+async def test_rights_to_single_affordances_shape_the_description(runtime: Skep) -> None:
+    rooms = runtime.running.rooms
+    all_ = views(runtime)
+    before = all_.document(THINGS[0], ANN)
+    admin = Principal(account="root", type=AccountType.CONSUMER, role="admin")
+    hidden = {"id": "hidden", "effect": "deny", "thing": THINGS[0], "kind": "property", "name": "flow"}
+    await rooms.authorizer.put_rule(parsed(RuleDocument, hidden), admin)
+    after, other = all_.document(THINGS[0], ANN), all_.document(THINGS[1], ANN)
+    await rooms.authorizer.remove_rule("hidden", admin)
+
+    assert before is not None
+    assert after is not None
+    assert other is not None
+    assert set(before["properties"]) - set(after["properties"]) == {"flow"}
+    assert "flow" in other["properties"]
+    assert all_.document(THINGS[0], ANN) == before
