@@ -67,6 +67,7 @@ def is_twin(thing_id: str) -> bool:
     return thing_id.startswith(TWIN_PREFIX)
 
 
+@lru_cache(maxsize=4_096)
 def encode_segment(text: str) -> str:
     """`text` as one topic level or path segment."""
     return quote(text, safe="-._~:@")
