@@ -233,6 +233,9 @@ class Runtime:
     async def handle(self, message: Message) -> DeliveryStatus:
         return await self._router(message)
 
+    def judge(self, message: Message) -> None:
+        self._router.judge(message)
+
     def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
         self._router.judge(message)
         return self._telemetry.store(message, then)
@@ -334,14 +337,14 @@ class Runtime:
 
     # ------------------------------------------------------------ wiring between the parts
 
-    def _reachable(self, session: Session) -> None:
-        self.deliveries.reachable(session)
+    def _reachable(self, session: Session, thing_id: str | None) -> None:
+        self.deliveries.reachable(session, thing_id)
         self.presence.changed(session.principal.account, True)
 
-    def _unreachable(self, session: Session) -> None:
+    def _unreachable(self, session: Session, thing_id: str | None) -> None:
         account = session.principal.account
         self._calls.lost(session)
-        self.deliveries.unreachable(session)
+        self.deliveries.unreachable(session, thing_id)
         if not self.deliveries.is_reachable(account):
             self.presence.changed(account, False)
 

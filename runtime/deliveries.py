@@ -63,7 +63,10 @@ class Lane:
 class Agent:
     """What is known of a reachable agent."""
 
-    session: Session
+    session: Session | None = None
+    """Takes requests for all its Things but those that others speak for."""
+    speakers: dict[str, dict[Session, None]] = field(default_factory=dict)
+    """Sessions that speak for single Things, the newest last; they always have room."""
     offers: dict[str, Offer] = field(default_factory=dict)
     lanes: dict[str, Lane] = field(default_factory=dict)
     cursor: int = 0
@@ -86,6 +89,11 @@ class Agent:
         """Whether a new request may be offered without asking the ledger for older ones."""
         return not self.pumping and not self.full
 
+    def taker(self, thing_id: str) -> Session | None:
+        """The session that requests for a Thing go to now."""
+        speakers = self.speakers.get(thing_id)
+        return next(reversed(speakers)) if speakers else self.session
+
 
 @dataclass(slots=True)
 class Deliveries:
@@ -106,32 +114,44 @@ class Deliveries:
 
     # ------------------------------------------------------------ agents come and go
 
-    def reachable(self, session: Session) -> None:
-        """An agent takes requests through this session now; the newest one gets what comes next."""
+    def reachable(self, session: Session, thing_id: str | None = None) -> None:
+        """An agent takes requests through this session now, for one Thing or all; the newest one gets what comes
+        next."""
         account = session.principal.account
-        agent = self._agents.get(account)
-        if agent is None:
-            agent = self._agents[account] = Agent(session)
-        agent.session = session
-        agent.full = False
+        agent = self._agents.setdefault(account, Agent())
+        if thing_id is None:
+            agent.session = session
+            agent.full = False
+        else:
+            speakers = agent.speakers.setdefault(thing_id, {})
+            speakers.pop(session, None)
+            speakers[session] = None
         self._pump(account, agent)
 
-    def unreachable(self, session: Session) -> None:
-        """The session takes no more requests: what it did not answer goes back, and to another session if there is."""
+    def unreachable(self, session: Session, thing_id: str | None = None) -> None:
+        """The session takes no more requests, for one Thing or at all: what it did not answer goes back, and to
+        another session if there is."""
         account = session.principal.account
         agent = self._agents.get(account)
         if agent is None:
             return
-        lost = [offer for offer in agent.offers.values() if offer.session is session]
+        lost = [
+            offer for offer in agent.offers.values() if offer.session is session and thing_id in (None, offer.thing_id)
+        ]
         for offer in lost:
             self._take_back(agent, offer)
-        successor = self.sessions.newest_taker(account)
-        if successor is None:
-            del self._agents[account]
-        else:
-            agent.session = successor
+        for one in tuple(agent.speakers) if thing_id is None else (thing_id,):
+            speakers = agent.speakers.get(one, {})
+            speakers.pop(session, None)
+            if not speakers:
+                agent.speakers.pop(one, None)
+        if agent.session is session and thing_id is None:
+            agent.session = self.sessions.newest_taker(account)
             agent.full = False
-        if lost or successor:
+        is_gone = agent.session is None and not agent.speakers
+        if is_gone:
+            del self._agents[account]
+        if lost or not is_gone:
             self.start(self._return(account, lost))
 
     def drained(self, session: Session) -> None:
@@ -146,10 +166,10 @@ class Deliveries:
         """Whether an agent can be handed a request now."""
         return account in self._agents
 
-    def session_of(self, account: str) -> Session | None:
-        """The session that gets an agent's requests."""
+    def session_of(self, account: str, thing_id: str) -> Session | None:
+        """The session that gets an agent's requests for one of its Things."""
         agent = self._agents.get(account)
-        return agent.session if agent else None
+        return agent.taker(thing_id) if agent else None
 
     # ------------------------------------------------------------ handing over
 
@@ -167,7 +187,8 @@ class Deliveries:
 
     def _offer(self, agent: Agent, row: LedgerRow) -> bool:
         """False: the session is full. Held back or already offered rows count as handled."""
-        if row.request_id in agent.offers or self._is_over(agent, row):
+        session = agent.taker(row.thing_id)
+        if session is None or row.request_id in agent.offers or self._is_over(agent, row):
             return True
         order = self.order_of(row.thing_id)
         lane: Lane | None = None
@@ -176,11 +197,11 @@ class Deliveries:
             if lane.busy is not None:
                 lane.behind = True
                 return True
-        offer = Offer(row.request_id, row.thing_id, agent.session)
+        offer = Offer(row.request_id, row.thing_id, session)
         agent.offers[row.request_id] = offer
         if lane is not None:
             lane.busy = row.request_id
-        if agent.session.request(_request(row), lambda: self._acknowledged(offer)):
+        if session.request(_request(row), lambda: self._acknowledged(offer)):
             return True
         del agent.offers[row.request_id]
         if lane is not None:
@@ -364,10 +385,10 @@ class Deliveries:
 
     def _held(self, account: str, agent: Agent, row: LedgerRow) -> None:
         """The agent has it: by its acknowledgement, or by a word, which may come before it was offered again."""
-        order = self.order_of(row.thing_id)
-        if row.request_id not in agent.offers:
+        order, session = self.order_of(row.thing_id), agent.taker(row.thing_id)
+        if row.request_id not in agent.offers and session is not None:
             # Lost with this session like all that was handed over by it.
-            agent.offers[row.request_id] = Offer(row.request_id, row.thing_id, agent.session, delivered=True)
+            agent.offers[row.request_id] = Offer(row.request_id, row.thing_id, session, delivered=True)
             if order is Order.UNTIL_RESPONSE and agent.lanes.setdefault(row.thing_id, Lane()).busy is None:
                 agent.lanes[row.thing_id].busy = row.request_id
         if order is Order.UNTIL_ACK:

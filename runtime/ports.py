@@ -169,13 +169,15 @@ class Sessions(Protocol):
         """The latest property values and TDs that match and may be seen; lazily, in order of thing id."""
         ...
 
-    def take_requests(self, session: Session) -> None:
+    def take_requests(self, session: Session, thing_id: str | None = None) -> None:
         """From now on the agent is reachable through this session; waiting requests flow, oldest first per Thing.
-        Requests go to the newest such session of an account."""
+        Requests go to the newest such session of an account. With `thing_id` the session speaks for that Thing only,
+        and before those that speak for all; it must always have room."""
         ...
 
-    def stop_requests(self, session: Session) -> None:
-        """The session no longer takes requests (it unsubscribed); unanswered ones go back to pending."""
+    def stop_requests(self, session: Session, thing_id: str | None = None) -> None:
+        """The session no longer takes requests (it unsubscribed); unanswered ones go back to pending. With `thing_id`
+        it no longer speaks for that Thing."""
         ...
 
     def take_reports(self, session: Session, after: int | None = None) -> None:
@@ -202,6 +204,11 @@ class Sink(Protocol):
 
     async def handle(self, message: Message) -> DeliveryStatus:
         """Pass one message through middleware to its handler. Order per (sender, Thing) is the order of the calls.
+        Raises SkepError for refusals."""
+        ...
+
+    def judge(self, message: Message) -> None:
+        """Pass a message through middleware and no further: for what a binding itself sends, such as a response.
         Raises SkepError for refusals."""
         ...
 

@@ -44,6 +44,8 @@ class Live:
     session: Session
     principal: Principal
     takes_requests: bool = False
+    speaks_for: set[str] = field(default_factory=set)
+    """Single Things it takes requests for."""
     reporting: "Reporting | None" = None
 
 
@@ -63,8 +65,9 @@ class Reporting:
 class Watch:
     """Called by the register as agents come and go; set by `runtime.deliveries` before bindings start."""
 
-    reachable: Callable[[Session], None]
-    unreachable: Callable[[Session], None]
+    reachable: Callable[[Session, str | None], None]
+    """With the one Thing the session speaks for, None if for all of its account."""
+    unreachable: Callable[[Session, str | None], None]
     drained: Callable[[Session], None]
 
 
@@ -116,9 +119,10 @@ class LiveSessions:
             self._subscriptions.remove_all(session)
             self._forget_audiences()
         self.metrics.sessions[session.binding] -= 1
-        if live.takes_requests and self.watch:
+        if (live.takes_requests or live.speaks_for) and self.watch:
             live.takes_requests = False
-            self.watch.unreachable(session)
+            live.speaks_for.clear()
+            self.watch.unreachable(session, None)
 
     def renewed(self, session: Session, principal: Principal) -> None:
         live = self._live[session]
@@ -270,21 +274,27 @@ class LiveSessions:
 
     # ------------------------------------------------------------ requests for agents
 
-    def take_requests(self, session: Session) -> None:
+    def take_requests(self, session: Session, thing_id: str | None = None) -> None:
         live = self._live.get(session)
-        if live is None or live.takes_requests:
+        if live is None or (live.takes_requests if thing_id is None else thing_id in live.speaks_for):
             return
-        live.takes_requests = True
+        if thing_id is None:
+            live.takes_requests = True
+        else:
+            live.speaks_for.add(thing_id)
         if self.watch:
-            self.watch.reachable(session)
+            self.watch.reachable(session, thing_id)
 
-    def stop_requests(self, session: Session) -> None:
+    def stop_requests(self, session: Session, thing_id: str | None = None) -> None:
         live = self._live.get(session)
-        if live is None or not live.takes_requests:
+        if live is None or not (live.takes_requests if thing_id is None else thing_id in live.speaks_for):
             return
-        live.takes_requests = False
+        if thing_id is None:
+            live.takes_requests = False
+        else:
+            live.speaks_for.discard(thing_id)
         if self.watch:
-            self.watch.unreachable(session)
+            self.watch.unreachable(session, thing_id)
 
     def newest_taker(self, account: str) -> Session | None:
         """The session through which requests for an account's Things go now."""

@@ -108,7 +108,7 @@ class Requests:
             if not 0 <= message.expires_in_s <= MAX_EXPIRES_S:
                 raise Invalid(f"a request expires in 0 to {MAX_EXPIRES_S:.0f} s")
             expires_s = min(expires_s, message.expires_in_s)
-        if expires_s <= 0 and not self.deliveries.is_reachable(entry.agent):
+        if expires_s <= 0 and self.deliveries.session_of(entry.agent, message.thing_id) is None:
             raise NotConnected(entry.agent)
         deadline_s = entry.td.skep_deadline_s(message.name, kind)
         request_id, now = self.new_id(), self.clock()

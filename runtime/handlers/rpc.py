@@ -44,7 +44,7 @@ class RPC:
         entry = self.directory.get(message.thing_id)
         if entry is None or entry.agent is None:
             raise UnknownThing(message.thing_id)
-        session = self.deliveries.session_of(entry.agent)
+        session = self.deliveries.session_of(entry.agent, message.thing_id)
         if session is None:
             raise NotConnected(entry.agent)
         call = Call(
