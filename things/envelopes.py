@@ -28,6 +28,7 @@ CODES: Mapping[str, int] = {
     "unknown-name": 404,
     "unknown-request": 404,
     "unknown-account": 404,
+    "no-stub": 404,
     "not-connected": 404,
     "timeout": 408,
     "expired": 408,
@@ -46,6 +47,12 @@ CODES: Mapping[str, int] = {
     "unavailable": 504,
 }
 """Response codes by error code; the messages' own meaning of HTTP's numbers. All others are 400."""
+
+_EVERYWHERE = frozenset({"global", "mn", "user", "user-guid", "acct"})
+"""Schemes of addresses that no single domain serves."""
+
+REQUESTS = frozenset({"create", "read", "update", "delete", "subscribe", "unsubscribe", "execute", "forward"})
+"""Types whose sender waits for a response; whether others are answered is between those who use them."""
 
 
 class Unknown(SkepError):
@@ -69,6 +76,10 @@ class Envelope:
     @property
     def is_response(self) -> bool:
         return self.type == "response"
+
+    @property
+    def is_request(self) -> bool:
+        return self.type in REQUESTS
 
 
 def read(document: JSONValue) -> Envelope:
@@ -108,6 +119,11 @@ def refusal(code: int, detail: str) -> Document:
     return {"code": code, "description": detail, "desc": detail}
 
 
+def refused(error: SkepError) -> Document:
+    """The body that says why something was refused; `error` is the stable code."""
+    return {**refusal(code_of(error), error.detail), "error": error.code}
+
+
 def code_of(error: SkepError) -> int:
     """The response code of an error."""
     return 501 if isinstance(error, Unknown) else CODES.get(error.code, 400)
@@ -131,7 +147,7 @@ def best_refusal(document: JSONValue, error: SkepError) -> Document:
         "type": "response",
         "from": to if isinstance(to, str) and len(to) <= MAX_ADDRESS_CHARS else "mn:/validator",
         "to": sender if isinstance(sender, str) and len(sender) <= MAX_ADDRESS_CHARS else "",
-        "body": refusal(code_of(error), error.detail),
+        "body": refused(error),
     }
 
 
@@ -166,6 +182,15 @@ def domain_of(address: str) -> str:
     """The domain of `scheme://domain/path`; "" where there is none."""
     _, slashes, rest = address.partition("://")
     return rest.partition("/")[0] if slashes else ""
+
+
+def served_domain(address: str) -> str:
+    """The domain whose node serves an address: `D` for `hyperty://D/x` and `domain://registry.D`; "" for addresses
+    that say none, and for what is everybody's (`global://…`)."""
+    scheme, domain = scheme_of(address), domain_of(address)
+    if scheme in ("domain", "hyperty-catalogue"):
+        return domain.partition(".")[2]
+    return "" if scheme in _EVERYWHERE else domain
 
 
 def _address(document: Document, member: str) -> str:

@@ -21,7 +21,8 @@ to its own status numbers in one table; delivery reasons (`things.delivery.Reaso
     │   ├── UnknownThing         unknown-thing
     │   ├── UnknownName          unknown-name       the Thing has no such affordance
     │   ├── UnknownRequest       unknown-request
-    │   └── UnknownAccount       unknown-account
+    │   ├── UnknownAccount       unknown-account
+    │   └── NoStub               no-stub            nothing here leads to that domain
     ├── Conflict                 conflict           same reference, other content; duplicate account
     │   ├── IllegalStatus        illegal-status     a transition the delivery table does not have
     │   └── PreconditionFailed   precondition-failed
@@ -191,6 +192,13 @@ class UnknownAccount(NotFound):
 
     def __init__(self, account: str) -> None:
         super().__init__(f"no account {account!r}")
+
+
+class NoStub(NotFound):
+    code = "no-stub"
+
+    def __init__(self, domain: str) -> None:
+        super().__init__(f"no stub leads to the domain {domain[:80]!r}")
 
 
 class Conflict(SkepError):

@@ -4,7 +4,7 @@ Releases are idempotent and take effect at once. Named addresses (`value.allocat
 their account until it releases them, over sessions and restarts; all others end with their session.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from bindings.messaging_node.connectors import OK, Body
@@ -18,18 +18,14 @@ from things.messages import JSONValue
 
 MAX_KEY_CHARS = 256
 
-Everyone = Callable[[], Iterable[NodeSession]]
-"""All sessions of the node."""
-
 
 class Allocation:
     """Answers at `address-allocation` and its two older names."""
 
-    def __init__(self, settings: NodeSettings, routes: Routes, store: NodeStore, everyone: Everyone) -> None:
+    def __init__(self, settings: NodeSettings, routes: Routes, store: NodeStore) -> None:
         self._settings = settings
         self._routes = routes
         self._store = store
-        self._everyone = everyone
         self.addresses: Sequence[str] = tuple(
             f"{settings.node}/{name}"
             for name in ("address-allocation", "hyperty-address-allocation", "object-address-allocation")
@@ -57,15 +53,15 @@ class Allocation:
             raise Invalid(f"`allocationKey` is text of at most {MAX_KEY_CHARS} characters")
         if "allocated" in value:
             found = texts(value["allocated"], limit=self._settings.max_addresses_per_request)
-            await self._name(found, caller)
         else:
             found = self._made(_scheme(envelope), self._number(value), caller)
+        self._check_room(len(found) * (1 + len(children)), caller)
+        if "allocated" in value:
+            await self._name(found, caller)
         for address in found:
-            self._routes.hold(address, caller)
+            self._routes.hold(address, caller, key)
             for child in children:
                 self._routes.hold(f"{address}/children/{child}", caller)
-        if isinstance(key, str):
-            caller.keys.setdefault(key, []).extend(found)
         return {"code": 200, "value": {"allocated": list(found)}}
 
     def _number(self, value: Mapping[str, JSONValue]) -> int:
@@ -75,9 +71,12 @@ class Allocation:
             raise Invalid(f"`number` is 1 to {most}")
         return number
 
-    def _made(self, scheme: str, number: int, caller: NodeSession) -> list[str]:
+    def _check_room(self, number: int, caller: NodeSession) -> None:
+        """Before anything is allocated: a message over the quota must not leave half of it behind."""
         if len(caller.held) + number > self._settings.max_addresses:
             raise QueueFull("this session (addresses)", self._settings.max_addresses)
+
+    def _made(self, scheme: str, number: int, caller: NodeSession) -> list[str]:
         pool = [address for address in self._settings.pool if scheme_of(address) == scheme]
         if not pool:
             return [f"{scheme}://{self._settings.domain}/{uuid4()}" for _ in range(number)]
@@ -90,12 +89,17 @@ class Allocation:
         for address in addresses:
             if domain_of(address) != self._settings.domain:
                 raise Invalid(f"{address[:80]!r} is not of the domain {self._settings.domain}")
-            # Raises Conflict before anything is stored.
-            self._routes.hold(address, caller)
-        fresh = [address for address in addresses if address not in self._routes.named]
-        if fresh and not caller.principal.account.startswith("guest~"):
-            await self._store.put_named(fresh, caller.principal.account)
-            self._routes.named.update(dict.fromkeys(fresh, caller.principal.account))
+            self._routes.check(address, caller)
+        account, names = caller.principal.account, self._routes.names
+        if account.startswith("guest~"):
+            return  # a guest is another one next time
+        # Taken before they are stored: nobody else may be given them meanwhile.
+        fresh = names.take(addresses, account, limit=self._settings.max_addresses)
+        try:
+            await self._store.put_named(fresh, account)
+        except BaseException:
+            names.give_back(fresh)
+            raise
 
     async def _release(self, envelope: Envelope, caller: NodeSession) -> Body:
         body, limit = envelope.body, self._settings.max_addresses_per_request
@@ -107,27 +111,24 @@ class Allocation:
             # `resource` names an allocation key, or in one dialect an address.
             found += [*self._of_key(key, caller), key]
         for address in found:
-            self._routes.release(address, caller)
-        named = [address for address in found if address in self._routes.named]
+            self._routes.check_release(address, caller)
+        for address in found:
+            self._routes.release(address)
+        names = self._routes.names
+        named = [address for address in found if names.owner(address) is not None]
         if named:
             await self._store.drop_named(named)
-            for address in named:
-                self._routes.named.pop(address, None)
+            names.give_back(named)
         return OK
 
     def _of_key(self, key: str, caller: NodeSession) -> list[str]:
         """Addresses allocated by a key, by any session of the account: a client may release what it allocated on an
         earlier connection."""
         found: list[str] = []
-        for session in self._sessions(caller):
-            found += session.keys.pop(key, [])
+        for session in self._routes.keyed.at(key):
+            if self._settings.compatible or session.principal.account == caller.principal.account:
+                found += session.keys.get(key, ())
         return found
-
-    def _sessions(self, caller: NodeSession) -> Sequence[NodeSession]:
-        return [session for session in self._everyone() if self._is_one_of_us(session, caller)]
-
-    def _is_one_of_us(self, session: NodeSession, caller: NodeSession) -> bool:
-        return self._settings.compatible or session.principal.account == caller.principal.account
 
 
 def _scheme(envelope: Envelope) -> str:

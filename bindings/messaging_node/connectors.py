@@ -34,10 +34,5 @@ class Stub(Protocol):
 
 
 Resolve = Callable[[str], Stub | None]
-"""The stub that leads to an address nobody here holds; None if there is none."""
-
-
-def nowhere(address: str) -> Stub | None:
-    """No foreign domain is known."""
-    del address
-    return None
+"""The stub that leads to an address nobody here holds; None if it would be here. Raises NoStub for a foreign domain
+that none leads to."""

@@ -1,18 +1,20 @@
 """Objects of hyperties in the directory: each object that an agent or service reports is a Thing of its account.
 
 Its TD is derived from the object's inline schema, else from the values' JSON types, and grows with the attributes that
-come. Each change is published as a property through the runtime's router, so it is in history, on MQTT, in event
-streams and in Spark. Consumers own no Things: their objects are synchronized between hyperties, and not mirrored.
+come; actions and writable properties are those its registration names. Each change is published as a property through
+the runtime's router, so it is in history, on MQTT, in event streams and in Spark. Consumers own no Things: their
+objects are synchronized between hyperties, and not mirrored.
 """
 
 import copy
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bindings.messaging_node.requests import HypertyRequests
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Pattern, Sink
@@ -47,6 +49,9 @@ class _Mirrored:
     title: str
     properties: dict[str, dict[str, Any]] = field(default_factory=dict)
     data: dict[str, JSONValue] = field(default_factory=dict)
+    actions: dict[str, Any] = field(default_factory=dict)
+    writable: set[str] = field(default_factory=set)
+    """Properties whose reporter takes wishes for them."""
     derived: set[str] = field(default_factory=set)
     """Properties whose schema is what their values were like so far."""
 
@@ -54,9 +59,10 @@ class _Mirrored:
 class Mirror:
     """Keeps the objects of agents and services as Things."""
 
-    def __init__(self, settings: NodeSettings, sink: Callable[[], Sink]) -> None:
+    def __init__(self, settings: NodeSettings, sink: Callable[[], Sink], requests: HypertyRequests) -> None:
         self._settings = settings
         self._sink = sink
+        self._requests = requests
         self._objects: OrderedDict[str, _Mirrored] = OrderedDict()
 
     async def registered(self, entry: Mapping[str, Any], caller: NodeSession) -> None:
@@ -70,18 +76,28 @@ class Mirror:
         name = entry.get("name")
         mirrored.title = name if isinstance(name, str) and name else mirrored.title
         described = schema.get("properties") if isinstance(schema, dict) else None
+        writable = entry.get("writable")
+        mirrored.writable = (
+            {name for name in writable if isinstance(name, str)} if isinstance(writable, list) else set()
+        )
         if isinstance(described, dict):
             mirrored.properties |= {
-                name: {**one, "readOnly": True} for name, one in described.items() if isinstance(one, dict)
+                name: {**one, "readOnly": name not in mirrored.writable}
+                for name, one in described.items()
+                if isinstance(one, dict)
             }
+        actions = entry.get("actions")
+        mirrored.actions = dict(actions) if isinstance(actions, dict) else {}
         if isinstance(data, dict):
             mirrored.data = copy.deepcopy(data)
         await self._guarded(url, caller, self._publish(url, mirrored, caller, list(mirrored.data), always=True))
+        self._requests.speak(caller, mirrored.twin, url)
 
     async def unregistered(self, url: str, caller: NodeSession) -> None:
         """An object is gone; its history stays."""
         if _is_mirrored(url, caller) and self._objects.pop(url, None) is not None:
             twin = str(TwinID(caller.principal.account, _thing_of(url)))
+            self._requests.silence(caller, twin)
             await self._guarded(url, caller, self._handle(Operation.REMOVE_TD, twin, "", None, caller))
 
     async def changed(self, url: str, envelope: Envelope, caller: NodeSession) -> None:
@@ -99,6 +115,14 @@ class Mirror:
             return
         names = list(mirrored.data) if name is None else [name]
         await self._guarded(url, caller, self._publish(url, mirrored, caller, names, always=False))
+        if mirrored.twin not in caller.speaks_for:
+            self._requests.speak(caller, mirrored.twin, url)
+
+    def restored(self, session: NodeSession, urls: Iterable[str]) -> None:
+        """After a restart: a session goes on speaking for what it had registered."""
+        for url in urls:
+            if _is_mirrored(url, session):
+                self._requests.speak(session, str(TwinID(session.principal.account, _thing_of(url))), url)
 
     def _known(self, url: str, caller: NodeSession) -> _Mirrored:
         found = self._objects.get(url)
@@ -120,11 +144,11 @@ class Mirror:
     ) -> None:
         fresh = [name for name in names if name in mirrored.data and name not in mirrored.properties]
         for name in fresh[: max(0, MAX_ATTRIBUTES - len(mirrored.properties))]:
-            mirrored.properties[name] = _schema(mirrored.data[name])
+            mirrored.properties[name] = {**_schema(mirrored.data[name]), "readOnly": name not in mirrored.writable}
             mirrored.derived.add(name)
         other = [name for name in names if name in mirrored.derived and _differs(mirrored, name)]
         for name in other:
-            mirrored.properties[name] = {"readOnly": True}
+            mirrored.properties[name] = {"readOnly": name not in mirrored.writable}
         if fresh or other or always:
             td = {
                 "@context": list(CONTEXT),
@@ -132,6 +156,7 @@ class Mirror:
                 "id": url,
                 "title": mirrored.title,
                 "properties": mirrored.properties,
+                **({"actions": mirrored.actions} if mirrored.actions else {}),
             }
             await self._handle(Operation.PUBLISH_TD, mirrored.twin, "", encode(td).decode(), caller)
         for name in names:

@@ -25,6 +25,9 @@ Entry = dict[str, Any]
 MAX_ENTRY_BYTES = 65_536
 PAGE = 1_000
 
+UNKNOWN: Body = {"code": 404, "description": "Not Found"}
+"""Clients compare it as a whole."""
+
 _HYPERTY_SCHEMES = frozenset({"user", "user-guid", "hyperty", "hyperty-runtime"})
 _OWN = ("_owner", "_until", "_session")
 """Members of an entry that are the node's own and never told."""
@@ -69,10 +72,13 @@ class Registry:
         self._last = 0
         self.addresses: Sequence[str] = (f"domain://registry.{settings.domain}",)
 
-    async def load(self) -> None:
+    async def load(self, survived: Callable[[str], bool]) -> None:
         """Take up what was kept; whose session did not survive is no longer live."""
         for entry in await self._store.registrations():
             self._set(entry)
+        if not self._settings.compatible:
+            lost = [session for session in self._by_session if not survived(session)]
+            await self._disconnect([self._entries[url] for session in lost for url in self._by_session[session]])
 
     async def answer(self, envelope: Envelope, caller: NodeSession) -> Body | None:
         match envelope.type:
@@ -106,6 +112,11 @@ class Registry:
             for url in dead:
                 self._unset(url)
 
+    def of_session(self, session_id: str) -> Sequence[Entry]:
+        """What a session registered, and is live."""
+        entries = (self._entries[url] for url in self._by_session.get(session_id, ()))
+        return [entry for entry in entries if entry["status"] == "live"]
+
     # ------------------------------------------------------------ writing
 
     async def _register(self, envelope: Envelope, caller: NodeSession) -> Body:
@@ -129,7 +140,7 @@ class Registry:
             "lastModified": rfc3339(now),
             "_owner": caller.principal.account,
             "_until": now + expires * 1_000_000,
-            "_session": caller.session_id,
+            "_session": _session_of(caller),
         }
         await self._keep(entry)
         if standing is not None and standing["status"] != entry["status"]:
@@ -141,7 +152,7 @@ class Registry:
         body = envelope.body
         entry = self._mine(_resource(body), caller)
         now = self._clock()
-        changed: Entry = {**entry, "lastModified": rfc3339(now), "_session": caller.session_id}
+        changed: Entry = {**entry, "lastModified": rfc3339(now), "_session": _session_of(caller)}
         value = body.get("value")
         attribute = body.get("attribute")
         if attribute == "status":
@@ -198,7 +209,7 @@ class Registry:
     async def _keep(self, entry: Entry) -> None:
         if len(encode(entry)) > MAX_ENTRY_BYTES:
             raise Invalid(f"a registration is at most {MAX_ENTRY_BYTES} bytes")
-        await self._store.put_registration(entry["url"], entry)
+        await self._store.put_registrations({entry["url"]: entry})
         self._set(entry)
 
     def _set(self, entry: Entry) -> None:
@@ -207,7 +218,8 @@ class Registry:
         self._entries[url] = entry
         for term in _terms(entry):
             self._by_term.setdefault(term, {})[url] = None
-        self._by_session.setdefault(entry["_session"], {})[url] = None
+        if entry["_session"]:
+            self._by_session.setdefault(entry["_session"], {})[url] = None
 
     def _unset(self, url: str) -> None:
         entry = self._entries.pop(url, None)
@@ -256,7 +268,7 @@ class Registry:
         if resource.startswith("thing://"):
             thing = await self._things.registration(resource, caller.principal)
             if thing is None:
-                raise NotFound("Not Found")
+                return UNKNOWN
             return _told({resource: thing}, one=resource)
         entry = self._entries.get(resource)
         if entry is not None:
@@ -267,7 +279,7 @@ class Registry:
             if _is_of_kind(entry, resource) and _fits(entry, wanted)
         }
         if not found:
-            raise NotFound("Not Found")
+            return UNKNOWN
         return _told(dict(list(found.items())[:PAGE]))
 
     def _now(self, entry: Entry) -> Entry:
@@ -286,6 +298,11 @@ def _told(found: Mapping[str, Entry], one: str | None = None) -> Body:
     if live:
         return {"code": 200, "value": dict(live)}
     return {**refusal(408, "Temporarily Unavailable"), "value": dict(found)}
+
+
+def _session_of(caller: NodeSession) -> str:
+    """The session an entry lives with; what came by a single exchange lives for itself."""
+    return caller.session_id if caller.is_kept else ""
 
 
 def _shown(entry: Entry) -> Entry:

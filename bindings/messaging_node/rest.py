@@ -14,7 +14,7 @@ from bindings.messaging_node.callers import Scope, check_origin, headers_of, ide
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.websocket import admitted
-from things.envelopes import Document, Envelope, code_of, read, refusal
+from things.envelopes import Document, Envelope, code_of, read, refusal, refused
 from things.errors import BadAddress, Invalid, SkepError, TimedOut, TooLarge
 from things.jsontext import decode, encode
 
@@ -54,7 +54,7 @@ class RestEndpoint:
             status, body = await self._exchange(scope, receive)
         except SkepError as error:
             code = code_of(error)
-            status, body = (504 if isinstance(error, TimedOut) else code), refusal(code, error.detail)
+            status, body = (504 if isinstance(error, TimedOut) else code), refused(error)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         if status == 401:
             headers.append((b"www-authenticate", b'Bearer realm="skep"'))
@@ -85,20 +85,22 @@ class RestEndpoint:
                 given = {**given, "attribute": attribute[0]} if isinstance(given, dict) else given
             document: Document = {"id": 1, "type": type_, "from": here, "to": _address(scope["raw_path"])}
             envelope = read({**document, "body": given})
-        session = self._node.opened(principal, here, source=source_of(scope), with_token=False)
+        runtimes = self._node.runtimes
+        session, _ = runtimes.opened(principal, here, source=source_of(scope), with_token=False, is_kept=False)
         try:
             return await self._answered(envelope, session)
         finally:
-            await self._node.end(session, "done")
+            await runtimes.end(session, "done")
 
     async def _answered(self, envelope: Envelope, session: NodeSession) -> tuple[int, Document]:
         inlet = _Inlet()
         session.wires.append(inlet)
-        await self._node.take(envelope, session)
-        if envelope.type == "update" and not session.waiting and not session.asked:
-            return 202, {"code": 202}
         try:
+            # Begins before the node's own wait for the response and ends before it: by HTTP that is 504.
             async with asyncio.timeout(self._node.settings.response_s):
+                await self._node.relay.take(envelope, session)
+                if envelope.type == "update" and not session.waiting and not session.asked:
+                    return 202, {"code": 202}
                 while True:
                     while (text := session.take()) is None:
                         inlet.woken.clear()

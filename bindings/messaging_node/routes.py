@@ -1,25 +1,33 @@
-"""Where messages go: who holds which address, who listens to which, and who waits for which response.
+"""Where messages go: who holds which address, and who listens to which.
 
-All matching is exact. An address belongs to the account that first held it, for as long as a session holds it or the
-account has named it; in the compatibility profile it belongs to nobody.
+All matching is exact. An address belongs to the account that first held it or one above it, for as long as a session
+holds it or the account has named it; in the compatibility profile it belongs to nobody.
 """
 
-from collections import OrderedDict
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bindings.messaging_node.sessions import NodeSession, Pending
+from bindings.messaging_node.journal import Journal
+from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from things.bus import Bus
-from things.envelopes import Envelope, scheme_of
+from things.envelopes import scheme_of
 from things.errors import Conflict, Forbidden, QueueFull
+from things.identity import Principal
 
 _OPEN_ENDS = ("/changes", "/registration", "/status")
 _RESERVED = frozenset({"domain", "global", "mn", "thing"})
 
 
+def is_told(address: str) -> bool:
+    """Whether updates and deletes there are news to whoever listens, answered by nobody."""
+    return address.endswith(_OPEN_ENDS)
+
+
 def is_open(address: str) -> bool:
     """Whether anyone may listen to an address: changes, registrations, statuses and children are told to whoever asks,
     everything else to who holds it."""
-    return address.endswith(_OPEN_ENDS) or "/children/" in address
+    return is_told(address) or "/children/" in address
 
 
 def object_of(address: str) -> str:
@@ -33,57 +41,104 @@ def object_of(address: str) -> str:
     return address
 
 
-class Routes:
-    """The node's table; changed by allocation, subscription and sessions only."""
+class Names:
+    """Addresses that accounts asked for by name; these outlive sessions and restarts."""
 
-    def __init__(self, settings: NodeSettings) -> None:
-        self._settings = settings
-        self.holders: Bus[NodeSession] = Bus()
-        self.listeners: Bus[NodeSession] = Bus()
-        self.named: dict[str, str] = {}
-        """Accounts by the addresses they asked for by name; these outlive their sessions."""
-        self._pending: OrderedDict[Pending, NodeSession] = OrderedDict()
+    def __init__(self) -> None:
+        self._owners: dict[str, str] = {}
+        self._count: Counter[str] = Counter()
 
-    # ------------------------------------------------------------ addresses
+    def restore(self, owners: Mapping[str, str]) -> None:
+        self._owners.update(owners)
+        self._count.update(owners.values())
 
     def owner(self, address: str) -> str | None:
-        """The account an address belongs to; None if to nobody."""
-        named = self.named.get(address)
-        if named is not None:
-            return named
-        holders = self.holders.at(address)
-        return holders[0].principal.account if holders else None
+        return self._owners.get(address)
+
+    def take(self, addresses: Sequence[str], account: str, *, limit: int) -> list[str]:
+        """Give an account those it has not yet; which they are. Raises QueueFull over its bound."""
+        fresh = [address for address in dict.fromkeys(addresses) if address not in self._owners]
+        if self._count[account] + len(fresh) > limit:
+            raise QueueFull(f"account {account!r} (named addresses)", limit)
+        self._owners.update(dict.fromkeys(fresh, account))
+        self._count[account] += len(fresh)
+        return fresh
+
+    def give_back(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            account = self._owners.pop(address, None)
+            if account is not None:
+                self._count[account] -= 1
+                if not self._count[account]:
+                    del self._count[account]
+
+
+class Routes:
+    """The node's table; changed by allocation, subscription and sessions only, and noted in the journal."""
+
+    def __init__(self, settings: NodeSettings, journal: Journal) -> None:
+        self._settings = settings
+        self._journal = journal
+        self.holders: Bus[NodeSession] = Bus()
+        self.listeners: Bus[NodeSession] = Bus()
+        self.keyed: Bus[NodeSession] = Bus()
+        """Sessions by the allocation keys they used."""
+        self.names = Names()
+
+    # ------------------------------------------------------------ whose an address is
 
     def belongs(self, address: str, session: NodeSession) -> bool:
-        """Whether a session may use an address as its own: it, or another session of its account, holds it, it lies
-        below its runtime's, or nobody has it."""
-        if address == session.address or _is_below(address, session.runtime_url):
-            return True
+        """Whether a session may use an address as its own: it, or another session of its account, holds it or one
+        above it, or nobody does."""
         if scheme_of(address) in _RESERVED:
             return False
-        for one in (address, object_of(address)):
-            owner = self.owner(one)
-            if owner is not None:
-                return owner == session.principal.account
+        account = session.principal.account
+        for one in _lineage(address):
+            named = self.names.owner(one)
+            if named is not None:
+                return named == account
+            holders = self.holders.at(one)
+            if holders:
+                return any(holder is session or holder.principal.account == account for holder in holders)
         return True
 
-    def hold(self, address: str, session: NodeSession) -> None:
-        """Route an address to a session. Raises Conflict if it is another account's, QueueFull over the quota."""
+    def settle(self, address: str, session: NodeSession) -> None:
+        """Route a runtime's own address to its new session; runtimes of one account share theirs, and so do guests.
+        Raises Forbidden for the node's own addresses, Conflict if it is another account's."""
+        if scheme_of(address) in _RESERVED:
+            raise Forbidden(f"{address[:80]!r} cannot be a runtime's")
+        known = [holder.principal for holder in self.holders.at(address)]
+        is_shared = all(_are_alike(one, session.principal) for one in known)
+        if not self._settings.compatible and not (is_shared if known else self.belongs(address, session)):
+            raise Conflict(f"{address[:80]!r} belongs to somebody else")
+        self._add(address, session)
+
+    # ------------------------------------------------------------ changing the table
+
+    def hold(self, address: str, session: NodeSession, key: str | None = None) -> None:
+        """Route an address to a session, by an allocation key if there is one. Raises Conflict if it is another
+        account's, QueueFull over the quota."""
+        self.check(address, session)
+        session.claimed.discard(address)
+        self._add(address, session, key)
+
+    def check(self, address: str, session: NodeSession) -> None:
+        """Raise what `hold` would."""
         if not self._settings.compatible and not self.belongs(address, session):
             raise Conflict(f"{address[:80]!r} belongs to somebody else")
         if address not in session.held and len(session.held) >= self._settings.max_addresses:
             raise QueueFull("this session (addresses)", self._settings.max_addresses)
-        self.holders.add(address, session)
-        session.held[address] = None
-        session.claimed.discard(address)
 
-    def release(self, address: str, session: NodeSession) -> None:
-        """Stop routing an address and those below it, whichever session of the account holds it; unknown ones are
-        released already. Raises Forbidden if it is another account's."""
+    def check_release(self, address: str, session: NodeSession) -> None:
+        """Raise Forbidden if an address is another account's."""
         if not self._settings.compatible and not self.belongs(address, session):
             raise Forbidden(f"{address[:80]!r} belongs to somebody else")
+
+    def release(self, address: str) -> None:
+        """Stop routing an address and its children, whichever session holds them; unknown ones are released
+        already."""
         for holder in self.holders.at(address):
-            for held in [one for one in holder.held if one == address or one.startswith(f"{address}/children/")]:
+            for held in (*holder.below.get(address, ()), address):
                 self._let_go(held, holder)
 
     def listen(self, address: str, session: NodeSession) -> None:
@@ -91,47 +146,57 @@ class Routes:
         if len(session.subscribed) >= self._settings.max_subscriptions and address not in session.subscribed:
             raise QueueFull("this session (subscriptions)", self._settings.max_subscriptions)
         if not self._settings.compatible and not is_open(address) and not self._is_child(address, session):
-            is_fresh = address not in session.held
             try:
-                self.hold(address, session)
+                self._claim(address, session)
             except Conflict as error:
                 raise Forbidden(error.detail) from error
-            if is_fresh:
-                session.claimed.add(address)
         self.listeners.add(address, session)
-        session.subscribed[address] = None
-
-    def _is_child(self, address: str, session: NodeSession) -> bool:
-        """Whether an address is a child, as the first generation writes it, of somebody else's object."""
-        if object_of(address) != address:
-            return False
-        owner = self.owner(address.rpartition("/")[0])
-        return owner is not None and owner != session.principal.account
+        self.note_heard(address, session)
 
     def unlisten(self, address: str, session: NodeSession) -> None:
         """Stop hearing; idempotent."""
         if self.listeners.remove(address, session):
-            session.subscribed.pop(address, None)
+            self.note_unheard(address, session)
             if address in session.claimed:
                 self._let_go(address, session)
 
-    def free(self, session: NodeSession) -> None:
-        """Let go of everything a session has."""
-        for address in tuple(session.held):
-            self._let_go(address, session)
-        for address in tuple(session.subscribed):
-            self.listeners.remove(address, session)
-        session.subscribed.clear()
-        session.keys.clear()
-        for key in session.pending:
-            self._pending.pop(key, None)
-        session.pending.clear()
+    def note_heard(self, address: str, session: NodeSession) -> None:
+        """A session subscribed to an address, whoever tells it what happens there."""
+        session.subscribed[address] = None
+        self._journal.heard(session, address)
+
+    def note_unheard(self, address: str, session: NodeSession) -> None:
+        session.subscribed.pop(address, None)
+        self._journal.unheard(session, address)
 
     def learn(self, address: str, session: NodeSession) -> None:
         """Route an address that was only seen as a sender to whom it was seen from, unless somebody holds it."""
         if address not in self.holders and scheme_of(address) not in _RESERVED:
-            self.holders.add(address, session)
-            session.held[address] = None
+            self._add(address, session)
+
+    def free(self, session: NodeSession) -> None:
+        """Let go of everything a session has; the journal is told of the session as a whole."""
+        for address in session.held:
+            self.holders.remove(address, session)
+        for address in session.subscribed:
+            self.listeners.remove(address, session)
+        for key in session.keys:
+            self.keyed.remove(key, session)
+        session.let_go_of_all()
+
+    def restore(self, session: NodeSession, held: Iterable[tuple[str, bool, str | None]], heard: Iterable[str]) -> None:
+        """Give a session of an earlier run what it had."""
+        for address, is_claimed, key in held:
+            self._place(address, session, key)
+            if is_claimed:
+                session.claimed.add(address)
+        for address in heard:
+            session.subscribed[address] = None
+            # What happens to Things is told by the runtime.
+            if not address.startswith(self._settings.things):
+                self.listeners.add(address, session)
+
+    # ------------------------------------------------------------ looking
 
     def receivers(self, address: str) -> tuple[NodeSession, ...]:
         """Who gets a message to this address."""
@@ -140,37 +205,57 @@ class Routes:
             return holders or listeners
         return tuple(dict.fromkeys((*listeners, *holders)))
 
-    # ------------------------------------------------------------ responses
+    # ------------------------------------------------------------
 
-    def asked(self, envelope: Envelope, session: NodeSession) -> None:
-        """Remember where the response to a message goes. Raises Conflict where it would go to somebody else: two
-        sessions that speak as one unowned address must not get each other's answers."""
-        key = (envelope.to, envelope.sender, envelope.id)
-        standing = self._pending.get(key)
-        if standing is not None and standing is not session:
-            if not self._settings.compatible and standing.principal.account != session.principal.account:
-                raise Conflict("somebody else waits for an answer to this id from this address")
-            standing.pending.discard(key)
-        self._pending[key] = session
-        session.pending.add(key)
-        if len(self._pending) > self._settings.max_pending:
-            oldest, asker = self._pending.popitem(last=False)
-            asker.pending.discard(oldest)
+    def _is_child(self, address: str, session: NodeSession) -> bool:
+        """Whether an address is a child, as the first generation writes it, of somebody else's object."""
+        if object_of(address) != address:
+            return False
+        parent = address.rpartition("/")[0]
+        return bool(parent) and parent in self.holders and not self.belongs(parent, session)
 
-    def asker(self, envelope: Envelope) -> NodeSession | None:
-        """Who asked what this response answers; a final one is the last, unless many were asked."""
-        key = (envelope.sender, envelope.to, envelope.id)
-        found = self._pending.get(key)
-        if found is not None and envelope.body.get("code") != 100 and len(self.receivers(envelope.sender)) < 2:
-            del self._pending[key]
-            found.pending.discard(key)
-        return found
+    def _claim(self, address: str, session: NodeSession) -> None:
+        """Hold an address for as long as the session listens to it."""
+        self.check(address, session)
+        if address not in session.held:
+            session.claimed.add(address)
+            self._add(address, session)
+
+    def _add(self, address: str, session: NodeSession, key: str | None = None) -> None:
+        self._place(address, session, key)
+        self._journal.held(session, address, key)
+
+    def _place(self, address: str, session: NodeSession, key: str | None) -> None:
+        if address in session.held:
+            key = key or session.held[address]
+            self._displace(address, session)
+        self.holders.add(address, session)
+        session.hold(address, key)
+        if key is not None:
+            self.keyed.add(key, session)
 
     def _let_go(self, address: str, session: NodeSession) -> None:
-        session.held.pop(address, None)
-        session.claimed.discard(address)
+        self._displace(address, session)
         self.holders.remove(address, session)
+        self._journal.released(session, address)
+
+    def _displace(self, address: str, session: NodeSession) -> None:
+        key = session.held.get(address)
+        session.let_go(address)
+        if key is not None and key not in session.keys:
+            self.keyed.remove(key, session)
 
 
-def _is_below(address: str, runtime_url: str) -> bool:
-    return bool(runtime_url) and (address == runtime_url or address.startswith(f"{runtime_url}/"))
+def _lineage(address: str) -> Iterator[str]:
+    """An address and those above it, up to the first level below the domain."""
+    yield address
+    # Before the first slash of the path stands a domain, or a scheme without one.
+    start = address.find("://")
+    first = address.find("/", start + 3) if start >= 0 else address.find(":/") + 1
+    while first >= 0 and (cut := address.rfind("/")) > first:
+        address = address[:cut]
+        yield address
+
+
+def _are_alike(one: Principal, other: Principal) -> bool:
+    return one.account == other.account or (one.role == other.role == "guest")

@@ -6,6 +6,7 @@ the session: its client is owed responses, so it must learn that it missed some.
 """
 
 import hashlib
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,37 +43,47 @@ class NodeSession:
     session_id: str
     principal: Principal
     runtime_url: str
-    token: str | None
-    """The runtime token; None for connections without a handshake."""
+    token_hash: str | None
+    """What is known of the runtime token; None for connections without a handshake."""
     source: str | None
     settings: NodeSettings
     on_publication: "Callable[[NodeSession, Publication, Sequence[object]], None]"
+    on_request: "Callable[[NodeSession, Request, Callable[[], None]], bool]"
     on_status: "Callable[[NodeSession, DeliveryStatus], None]"
     on_closed: "Callable[[NodeSession, str], None]"
     binding: str = "node"
     wires: list[Wire] = field(default_factory=list)
-    held: dict[str, None] = field(default_factory=dict)
-    """Addresses this session holds."""
+    held: dict[str, str | None] = field(default_factory=dict)
+    """Addresses this session holds, each with its allocation key if there is one."""
     claimed: set[str] = field(default_factory=set)
     """Those of them that were only claimed by listening, and go when it stops."""
-    keys: dict[str, list[str]] = field(default_factory=dict)
+    keys: dict[str, dict[str, None]] = field(default_factory=dict)
     """Addresses by allocation key."""
+    below: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Held children by the object they belong to."""
     subscribed: dict[str, None] = field(default_factory=dict)
     asked: dict[str, Envelope] = field(default_factory=dict)
     """Requests to Things under way, by their references; their statuses answer the message."""
+    speaks_for: dict[str, str] = field(default_factory=dict)
+    """Addresses of objects that this session reports, by the Things they are."""
+    requested: dict[str, str] = field(default_factory=dict)
+    """Requests for these Things that it was handed and has not answered, with the object's address."""
     pending: set[Pending] = field(default_factory=set)
     """Requests to other hyperties whose responses are routed back here."""
+    is_kept: bool = True
+    """Whether it may come back, after a restart too; a single exchange's does not."""
     is_registered: bool = False
     """Whether the runtime knows this session now."""
     is_ended: bool = False
     away_until: int | None = None
     _outbox: deque[bytes] = field(default_factory=deque)
     _bytes: int = 0
+    _on_written: dict[bytes, Callable[[], None]] = field(default_factory=dict)
 
-    @property
-    def address(self) -> str | None:
-        """The session's own address, a secret of its client."""
-        return None if self.token is None else f"{self.runtime_url}/{self.token}"
+    def is_address(self, text: str) -> bool:
+        """Whether `text` is the session's own address, a secret of its client."""
+        runtime_url, slash, token = text.rpartition("/")
+        return bool(slash) and runtime_url == self.runtime_url and token_hash(token) == self.token_hash
 
     @property
     def is_live(self) -> bool:
@@ -82,10 +93,39 @@ class NodeSession:
     def waiting(self) -> int:
         return len(self._outbox)
 
+    # ------------------------------------------------------------ what it has
+
+    def hold(self, address: str, key: str | None) -> None:
+        self.held[address] = key
+        for index, name in ((self.keys, key), (self.below, _parent(address))):
+            if name is not None:
+                index.setdefault(name, {})[address] = None
+
+    def let_go(self, address: str) -> None:
+        """Idempotent."""
+        self.claimed.discard(address)
+        for index, name in ((self.keys, self.held.pop(address, None)), (self.below, _parent(address))):
+            if name is not None and name in index:
+                index[name].pop(address, None)
+                if not index[name]:
+                    del index[name]
+
+    def let_go_of_all(self) -> None:
+        for one in (self.held, self.claimed, self.keys, self.below, self.subscribed, self.speaks_for, self.requested):
+            one.clear()
+
     # ------------------------------------------------------------ towards the client
 
-    def send(self, document: Document) -> None:
-        self.put(encode(document))
+    def send(self, document: Document, written: Callable[[], None] | None = None) -> None:
+        """Queue one message; `written` runs once, when it has gone into a connection. One with it that waits already
+        is not queued again."""
+        text = encode(document)
+        if written is not None:
+            is_waiting = text in self._on_written
+            self._on_written[text] = written
+            if is_waiting:
+                return
+        self.put(text)
 
     def put(self, text: bytes) -> None:
         """Queue one message; a session that does not read ends here."""
@@ -106,6 +146,11 @@ class NodeSession:
         self._bytes -= len(text)
         return text
 
+    def wrote(self, text: bytes) -> None:
+        """A message has gone into a connection."""
+        if self._on_written and (written := self._on_written.pop(text, None)) is not None:
+            written()
+
     def put_back(self, text: bytes) -> None:
         """What could not be written stays the next, for the connection that comes."""
         if not self.is_ended:
@@ -116,6 +161,7 @@ class NodeSession:
         """Empty the outbox; what was in it."""
         left = list(self._outbox)
         self._outbox.clear()
+        self._on_written.clear()
         self._bytes = 0
         return left
 
@@ -125,8 +171,7 @@ class NodeSession:
         self.on_publication(self, publication, tags)
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
-        # A hyperty's objects are read-only Things: what they do is asked by message.
-        return False
+        return self.on_request(self, request, delivered)
 
     def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
         self.on_status(self, status)
@@ -136,17 +181,18 @@ class NodeSession:
     def close(self, reason: str) -> None:
         self.on_closed(self, reason)
 
-    def kept(self) -> dict[str, object]:
-        """What of the session is kept over a restart."""
-        return {
-            "sessionID": self.session_id,
-            "runtimeURL": self.runtime_url,
-            "account": self.principal.account,
-            "held": list(self.held),
-            "claimed": list(self.claimed),
-            "keys": self.keys,
-            "subscribed": list(self.subscribed),
-        }
+
+def _parent(address: str) -> str | None:
+    parent, children, _ = address.partition("/children/")
+    return parent if children else None
+
+
+TOKEN_CHARS = 32
+
+
+def fresh_token() -> str:
+    """A runtime token."""
+    return secrets.token_urlsafe(TOKEN_CHARS * 3 // 4)
 
 
 def token_hash(token: str) -> str:

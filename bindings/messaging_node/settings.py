@@ -30,16 +30,25 @@ class NodeSettings:
     open_s: float = 10.0
     """A connection that opens no session is closed."""
     response_s: float = 15.0
-    """How long a REST exchange waits for its response, and a response may take to find its way back."""
+    """How long a response may take; then whoever asked is told 408. A provisional one (100) begins it anew."""
     max_pending: int = 100_000
-    """Requests whose responses are routed back; over it, the oldest are forgotten."""
+    """Requests whose responses are routed back; over it, the oldest are answered 408 early."""
+    max_pending_of_session: int = 20_000
+    """So that one sender cannot end the others' waits; bursts of ten thousand are usual."""
     max_mirrored: int = 10_000
     """Objects of hyperties that stand in the directory as Things."""
     pool: tuple[str, ...] = ()
     registry_url: str | None = None
     openid_issuer: str | None = None
+    openid_audience: str | None = None
+    """Whom the provider's identity tokens must be for; the domain if None."""
 
     @property
     def node(self) -> str:
         """The address of the node itself."""
         return f"domain://msg-node.{self.domain}"
+
+    @property
+    def things(self) -> str:
+        """What the addresses of Things begin with."""
+        return f"thing://{self.domain}/"

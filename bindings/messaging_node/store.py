@@ -5,8 +5,11 @@ is the binding's own: bindings know no store, and the file can be deleted withou
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,20 +17,75 @@ from anyio import CancelScope, CapacityLimiter, to_thread
 from pydantic_core import from_json, to_json
 
 from things.errors import NewerSchema, StorageDamaged, StorageFailed, StorageFull
+from things.identity import AccountType, Principal
 
 T = TypeVar("T")
 
-SCHEMA = 1
+Step = tuple[str, tuple[Any, ...]]
+"""One statement and its row."""
 
-_TABLES = """
-CREATE TABLE sessions (token TEXT PRIMARY KEY, until INTEGER NOT NULL, document BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE addresses (address TEXT PRIMARY KEY, account TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE registrations (url TEXT PRIMARY KEY, document BLOB NOT NULL) WITHOUT ROWID;
-"""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """One session as it is kept."""
+
+    session_id: str
+    token_hash: str | None
+    """None for runtimes that connect without a handshake."""
+    runtime_url: str
+    principal: Principal
+    until: int | None
+    """When it ends unless it comes back (µs UTC); None while it has a connection."""
+
+
+@dataclass(slots=True)
+class KeptSession:
+    """A session as it was found, with what it had."""
+
+    row: SessionRow
+    held: list[tuple[str, bool, str | None]] = field(default_factory=list)
+    """Address, whether it was only claimed by listening, allocation key."""
+    heard: list[str] = field(default_factory=list)
+
+
+def _first_schema(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE sessions (token TEXT PRIMARY KEY, until INTEGER NOT NULL, document BLOB NOT NULL) WITHOUT ROWID"
+    )
+    connection.execute("CREATE TABLE addresses (address TEXT PRIMARY KEY, account TEXT NOT NULL) WITHOUT ROWID")
+    connection.execute("CREATE TABLE registrations (url TEXT PRIMARY KEY, document BLOB NOT NULL) WITHOUT ROWID")
+
+
+def _sessions_by_address(connection: sqlite3.Connection) -> None:
+    """What a session has, a row each, so that one change is one row. Those kept in one piece end here: they would have
+    lived for minutes, and did not say who their clients were."""
+    connection.execute("DROP TABLE sessions")
+    connection.execute(
+        "CREATE TABLE sessions (session TEXT PRIMARY KEY, token TEXT, runtime_url TEXT NOT NULL,"
+        " principal BLOB NOT NULL, until INTEGER) WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE held (session TEXT NOT NULL, address TEXT NOT NULL, claimed INTEGER NOT NULL, key TEXT,"
+        " PRIMARY KEY (session, address)) WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE heard (session TEXT NOT NULL, address TEXT NOT NULL,"
+        " PRIMARY KEY (session, address)) WITHOUT ROWID"
+    )
+
+
+_DROPPED = (
+    "DELETE FROM sessions WHERE session = ?",
+    "DELETE FROM held WHERE session = ?",
+    "DELETE FROM heard WHERE session = ?",
+)
+
+_MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first_schema, _sessions_by_address)
+SCHEMA = len(_MIGRATIONS)
 
 
 class NodeStore:
-    """Rows as plain JSON documents; who reads them knows their shape."""
+    """Registrations as JSON documents, whose shape their readers know; sessions by rows."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -42,20 +100,23 @@ class NodeStore:
         with CancelScope(shield=True):
             await self._run(self._close)
 
+    async def write(self, steps: Sequence[Step]) -> None:
+        """Carry out steps in their order, in one transaction. Raises StorageFull, StorageFailed; then none counts."""
+        # A caller who leaves must not leave half a transaction behind.
+        with CancelScope(shield=True):
+            await self._run(partial(self._written, steps))
+
     # ------------------------------------------------------------ registrations
 
     async def registrations(self) -> list[dict[str, Any]]:
         return [from_json(row[0]) for row in await self._read("SELECT document FROM registrations")]
 
-    async def put_registration(self, url: str, document: dict[str, Any]) -> None:
-        await self._write([("INSERT OR REPLACE INTO registrations VALUES (?, ?)", [(url, to_json(document))])])
-
     async def put_registrations(self, documents: dict[str, dict[str, Any]]) -> None:
-        rows = [(url, to_json(document)) for url, document in documents.items()]
-        await self._write([("INSERT OR REPLACE INTO registrations VALUES (?, ?)", rows)])
+        put = "INSERT OR REPLACE INTO registrations VALUES (?, ?)"
+        await self.write([(put, (url, to_json(document))) for url, document in documents.items()])
 
-    async def drop_registrations(self, urls: list[str]) -> None:
-        await self._write([("DELETE FROM registrations WHERE url = ?", [(url,) for url in urls])])
+    async def drop_registrations(self, urls: Iterable[str]) -> None:
+        await self.write([("DELETE FROM registrations WHERE url = ?", (url,)) for url in urls])
 
     # ------------------------------------------------------------ named addresses
 
@@ -63,24 +124,64 @@ class NodeStore:
         """Accounts by the addresses they named."""
         return dict(await self._read("SELECT address, account FROM addresses"))
 
-    async def put_named(self, addresses: list[str], account: str) -> None:
-        rows = [(address, account) for address in addresses]
-        await self._write([("INSERT OR REPLACE INTO addresses VALUES (?, ?)", rows)])
+    async def put_named(self, addresses: Iterable[str], account: str) -> None:
+        put = "INSERT OR REPLACE INTO addresses VALUES (?, ?)"
+        await self.write([(put, (address, account)) for address in addresses])
 
-    async def drop_named(self, addresses: list[str]) -> None:
-        await self._write([("DELETE FROM addresses WHERE address = ?", [(address,) for address in addresses])])
+    async def drop_named(self, addresses: Iterable[str]) -> None:
+        await self.write([("DELETE FROM addresses WHERE address = ?", (address,)) for address in addresses])
 
     # ------------------------------------------------------------ sessions
 
-    async def sessions(self) -> list[tuple[str, int, dict[str, Any]]]:
-        """Token hash, when it ends, and what was kept."""
-        rows = await self._read("SELECT token, until, document FROM sessions")
-        return [(token, until, from_json(document)) for token, until, document in rows]
+    async def sessions(self) -> list[KeptSession]:
+        """All that were kept, with what they had."""
+        found: dict[str, KeptSession] = {}
+        for session, token, runtime_url, principal, until in await self._read("SELECT * FROM sessions"):
+            document = from_json(principal)
+            row = SessionRow(
+                session_id=session,
+                token_hash=token,
+                runtime_url=runtime_url,
+                principal=Principal(**{**document, "type": AccountType(document["type"])}),
+                until=until,
+            )
+            found[session] = KeptSession(row)
+        for session, address, claimed, key in await self._read("SELECT session, address, claimed, key FROM held"):
+            if session in found:
+                found[session].held.append((address, bool(claimed), key))
+        for session, address in await self._read("SELECT session, address FROM heard"):
+            if session in found:
+                found[session].heard.append(address)
+        return list(found.values())
 
-    async def put_sessions(self, sessions: list[tuple[str, int, dict[str, Any]]]) -> None:
-        """Take the place of all that were kept."""
-        rows = [(token, until, to_json(document)) for token, until, document in sessions]
-        await self._write([("DELETE FROM sessions", [()]), ("INSERT INTO sessions VALUES (?, ?, ?)", rows)])
+    @staticmethod
+    def session_put(row: SessionRow) -> Step:
+        values = (row.session_id, row.token_hash, row.runtime_url, to_json(asdict(row.principal)), row.until)
+        return "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", values
+
+    @staticmethod
+    def session_away(session_id: str, until: int | None) -> Step:
+        return "UPDATE sessions SET until = ? WHERE session = ?", (until, session_id)
+
+    @staticmethod
+    def session_dropped(session_id: str) -> Sequence[Step]:
+        return [(statement, (session_id,)) for statement in _DROPPED]
+
+    @staticmethod
+    def address_held(session_id: str, address: str, is_claimed: bool, key: str | None) -> Step:
+        return "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?)", (session_id, address, is_claimed, key)
+
+    @staticmethod
+    def address_released(session_id: str, address: str) -> Step:
+        return "DELETE FROM held WHERE session = ? AND address = ?", (session_id, address)
+
+    @staticmethod
+    def address_heard(session_id: str, address: str) -> Step:
+        return "INSERT OR IGNORE INTO heard VALUES (?, ?)", (session_id, address)
+
+    @staticmethod
+    def address_unheard(session_id: str, address: str) -> Step:
+        return "DELETE FROM heard WHERE session = ? AND address = ?", (session_id, address)
 
     # ------------------------------------------------------------ in the thread
 
@@ -90,23 +191,18 @@ class NodeStore:
     async def _read(self, query: str) -> list[Any]:
         return await self._run(lambda: self._opened.execute(query).fetchall())
 
-    async def _write(self, steps: list[tuple[str, list[Any]]]) -> None:
-        # A caller who leaves must not leave half a transaction behind.
-        with CancelScope(shield=True):
-            await self._run(partial(self._written, steps))
-
     @property
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             raise StorageFailed("the node's file is closed")
         return self._connection
 
-    def _written(self, steps: list[tuple[str, list[Any]]]) -> None:
+    def _written(self, steps: Sequence[Step]) -> None:
         connection = self._opened
         try:
             with connection:
-                for statement, rows in steps:
-                    connection.executemany(statement, rows)
+                for statement, rows in groupby(steps, key=itemgetter(0)):
+                    connection.executemany(statement, (values for _, values in rows))
         except sqlite3.Error as error:
             if error.sqlite_errorname == "SQLITE_FULL":
                 raise StorageFull from error
@@ -118,8 +214,11 @@ class NodeStore:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+            for number in range(version, SCHEMA):
+                with connection:
+                    connection.execute("BEGIN")
+                    _MIGRATIONS[number](connection)
+                    connection.execute(f"PRAGMA user_version = {number + 1}")
         except sqlite3.DatabaseError as error:
             raise StorageDamaged(f"{self._path} cannot be read ({error}); move it away to start afresh") from error
         if version > SCHEMA:

@@ -42,7 +42,9 @@ class Subscriptions:
                     for address in addresses:
                         if address in caller.subscribed:
                             continue
-                        if not self._things(address, caller, True):
+                        if self._things(address, caller, True):
+                            self._routes.note_heard(address, caller)
+                        else:
                             self._routes.listen(address, caller)
                         done.append(address)
                 except Exception:
@@ -59,7 +61,9 @@ class Subscriptions:
                 raise Unknown(f"the subscription manager takes subscribe and unsubscribe, not {envelope.type!r}")
 
     def _end(self, address: str, caller: NodeSession) -> None:
-        if not self._things(address, caller, False):
+        if self._things(address, caller, False):
+            self._routes.note_unheard(address, caller)
+        else:
             self._routes.unlisten(address, caller)
 
     def _check(self, address: str) -> None:

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bindings.messaging_node.connectors import Body
+from bindings.messaging_node.replies import Reply
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Pattern, Publication, Sink
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus, State
-from things.envelopes import CODES, Envelope, Unknown, refusal, response
+from things.envelopes import CODES, Envelope, Unknown, refusal
 from things.errors import Invalid, NotFound, SkepError
 from things.identity import Principal
 from things.messages import JSONValue, Message, Operation, Origin
@@ -54,24 +55,24 @@ class ThingAddress:
 class Twins:
     """Answers for every Thing the sender may see."""
 
-    def __init__(self, settings: NodeSettings, sink: Callable[[], Sink]) -> None:
-        self.address_prefix = f"thing://{settings.domain}/"
+    def __init__(self, settings: NodeSettings, sink: Callable[[], Sink], reply: Reply) -> None:
+        self.prefix = settings.things
         self._sink = sink
-        self._settings = settings
+        self._reply = reply
         self._sent = 0
         self.addresses: Sequence[str] = ()
 
     def parse(self, address: str) -> ThingAddress | None:
         """The Thing an address is about; None if it is no Thing's. Raises BadAddress for one that cannot be."""
-        if not address.startswith(self.address_prefix):
+        if not address.startswith(self.prefix):
             return None
-        agent, _, rest = address.removeprefix(self.address_prefix).partition("/")
+        agent, _, rest = address.removeprefix(self.prefix).partition("/")
         thing, slash, below = rest.partition("/")
         TwinID.parse(f"dtw:{agent}:{thing}")
         return ThingAddress(agent, thing, slash + below)
 
     def address_of(self, twin: TwinID) -> str:
-        return f"{self.address_prefix}{twin.account}/{twin.thing}"
+        return f"{self.prefix}{twin.account}/{twin.thing}"
 
     # ------------------------------------------------------------ messages
 
@@ -123,7 +124,7 @@ class Twins:
         assert isinstance(td, dict)
         types = td.get("@type")
         return {
-            "url": self.address_prefix + f"{about.agent}/{about.thing}",
+            "url": self.prefix + f"{about.agent}/{about.thing}",
             "name": td.get("title"),
             "reporter": about.agent,
             "dataSchemes": types if isinstance(types, list) else [types] if types else [],
@@ -143,7 +144,7 @@ class Twins:
 
     async def _object(self, about: ThingAddress, caller: NodeSession) -> JSONValue:
         return {
-            "url": f"{self.address_prefix}{about.agent}/{about.thing}",
+            "url": f"{self.prefix}{about.agent}/{about.thing}",
             "reporter": about.agent,
             "data": await self._state(about, caller, None),
         }
@@ -202,7 +203,7 @@ class Twins:
             return
         if status.is_final:
             del session.asked[reference]
-        session.send(response(envelope, _body(status)))
+        self._reply(envelope, session, _body(status))
 
     # ------------------------------------------------------------ observing
 
@@ -223,16 +224,14 @@ class Twins:
         sessions = self._sink().sessions
         if on:
             sessions.subscribe(session, pattern, address)
-            session.subscribed[address] = None
         else:
             sessions.unsubscribe(session, pattern, address)
-            session.subscribed.pop(address, None)
         return True
 
     def resumed(self, session: NodeSession) -> None:
         """Observe again what a session observed before."""
         for address in tuple(session.subscribed):
-            if address.startswith(self.address_prefix):
+            if address.startswith(self.prefix):
                 # Rights may have changed meanwhile; what is no longer permitted ends quietly here.
                 with suppress(SkepError):
                     self.subscribe(address, session, True)

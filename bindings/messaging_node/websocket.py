@@ -12,9 +12,20 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from bindings.messaging_node.callers import Scope, check_origin, identify, is_local, source_of
-from bindings.messaging_node.node import SESSION, SESSION_TYPES, MessagingNode
+from bindings.messaging_node.node import MessagingNode
+from bindings.messaging_node.relay import SESSION, SESSION_TYPES
 from bindings.messaging_node.sessions import NodeSession
-from things.envelopes import MAX_ADDRESS_CHARS, Document, Envelope, best_refusal, code_of, read, refusal, response
+from things.envelopes import (
+    MAX_ADDRESS_CHARS,
+    Document,
+    Envelope,
+    best_refusal,
+    code_of,
+    read,
+    refusal,
+    refused,
+    response,
+)
 from things.errors import Conflict, Invalid, Malformed, SkepError, Unauthenticated
 from things.identity import Principal
 from things.jsontext import decode, encode
@@ -76,7 +87,7 @@ def admitted(node: MessagingNode, scope: Scope) -> Principal:
         raise Unauthenticated("send a token in the Authorization header, or in the body of `open`")
     if not is_local(scope):
         raise Unauthenticated("without an account, only runtimes on this machine are admitted")
-    return node.guest()
+    return node.runtimes.guest()
 
 
 class Connection:
@@ -88,6 +99,7 @@ class Connection:
         self._send = send
         self._principal = principal
         self._session: NodeSession | None = None
+        self._token: str | None = None
         self._own: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._closing: tuple[int, str] | None = None
@@ -109,7 +121,7 @@ class Connection:
         """Carry a session from now on."""
         self._session = session
         session.wires.append(self)
-        session.away_until = None
+        self._node.runtimes.back(session)
         self._wake.set()
 
     # ------------------------------------------------------------ both ways
@@ -137,7 +149,7 @@ class Connection:
                 if session.wires:
                     session.wires[-1].wake()
                 elif not session.is_ended:
-                    self._node.away(session)
+                    self._node.runtimes.away(session)
 
     async def _opening(self, receive: Receive) -> None:
         try:
@@ -173,6 +185,8 @@ class Connection:
                     if self._session is not None:
                         self._session.put_back(text)
                     raise
+                if self._session is not None:
+                    self._session.wrote(text)
                 written += 1
                 if written % _TURN == 0:
                     await asyncio.sleep(0)
@@ -225,14 +239,14 @@ class Connection:
         elif self._session is None:
             self._answer(response(envelope, refusal(401, "open a session first")))
         elif not self._session.is_ended:
-            await self._node.take(envelope, self._session)
+            await self._node.relay.take(envelope, self._session)
 
     def _is_disconnect(self, document: JSONValue) -> bool:
         return (
             isinstance(document, dict)
             and document.get("cmd") == "disconnect"
             and self._session is not None
-            and self._session.token is None
+            and self._session.token_hash is None
         )
 
     async def _session_message(self, envelope: Envelope) -> None:
@@ -246,7 +260,7 @@ class Connection:
                     await self._close(envelope)
                     return
         except SkepError as error:
-            self._answer(response(envelope, refusal(code_of(error), error.detail)))
+            self._answer(response(envelope, refused(error)))
             return
         body: Document = {"code": 200}
         if token is not None:
@@ -258,27 +272,35 @@ class Connection:
         if standing is not None:
             if standing.runtime_url != envelope.sender:
                 raise Conflict("this connection already has a session")
-            return standing.token
+            return self._token
         principal = self._credentials(envelope) or admitted(self._node, self._scope)
-        session = self._node.opened(principal, envelope.sender, source=source_of(self._scope), with_token=True)
+        runtimes = self._node.runtimes
+        session, self._token = runtimes.opened(
+            principal, envelope.sender, source=source_of(self._scope), with_token=True
+        )
         try:
-            await self._node.admit(envelope, session)
+            await self._node.relay.admit(envelope, session)
+            # A session is promised to outlive whatever happens next.
+            await self._node.journal.committed()
         except BaseException:
-            await self._node.end(session, "done")
+            await runtimes.end(session, "done")
             raise
         self.attach(session)
-        return session.token
+        return self._token
 
     def _reopen(self, envelope: Envelope) -> str | None:
-        if self._session is not None:
-            if self._session.address != envelope.sender:
+        standing = self._session
+        if standing is not None:
+            if not standing.is_address(envelope.sender):
                 raise Conflict("this connection already has a session")
-            return self._session.token
-        session = self._node.resumed(envelope.sender, self._credentials(envelope))
-        if session.principal.role == "guest" and not is_local(self._scope):
-            raise Unauthenticated("without an account, only runtimes on this machine are admitted")
+            return self._token
+        session = self._node.runtimes.resumed(envelope.sender, self._credentials(envelope), self._is_local())
+        self._token = envelope.sender.rpartition("/")[2]
         self.attach(session)
-        return session.token
+        return self._token
+
+    def _is_local(self) -> bool:
+        return is_local(self._scope)
 
     def _credentials(self, envelope: Envelope) -> Principal | None:
         token = envelope.body.get("accessToken")
@@ -302,14 +324,14 @@ class Connection:
         if envelope is not None:
             self._answer(response(envelope, {"code": 200}))
         if session is not None:
-            await self._node.end(session, "closed")
+            await self._node.runtimes.end(session, "closed")
         self.end(1000, "")
 
 
 def _of_stub(node: MessagingNode, runtime_url: str, principal: Principal, source: str | None) -> NodeSession:
     """The session of a runtime that connects without a handshake: the one it lost a moment ago, or a new one."""
-    lost = node.lost(runtime_url, principal)
-    return lost or node.opened(principal, runtime_url, source=source, with_token=False)
+    lost = node.runtimes.lost(runtime_url, principal)
+    return lost or node.runtimes.opened(principal, runtime_url, source=source, with_token=False)[0]
 
 
 def _runtime_url(scope: Scope) -> str:

@@ -136,7 +136,10 @@ async def test_registry_elsewhere_takes_the_place_of_the_node_s_own(tmp_path: Pa
 async def test_identities_are_proved_by_tokens_here_or_at_an_openid_provider(tmp_path: Path) -> None:
     answers: dict[str, tuple[int, Any]] = {"GET /userinfo": (200, {"sub": "42", "email": "ann@example.org"})}
     async with outside(answers) as (address, _):
-        answers["GET /.well-known/openid-configuration"] = (200, {"userinfo_endpoint": f"{address}/userinfo"})
+        answers["GET /.well-known/openid-configuration"] = (
+            200,
+            {"issuer": address, "userinfo_endpoint": f"{address}/userinfo"},
+        )
         async with skep(tmp_path, messaging_node={"open": True, "openid_issuer": address}) as house:
             ann = await house.add("ann")
             async with client(house, token=ann.token) as one:

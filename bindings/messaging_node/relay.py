@@ -1,0 +1,232 @@
+"""The way of a message: checked, judged by the runtime's router, and carried to where its address leads.
+
+`take` hands what a session sent to the router as a `send` message; `deliver` is the router's handler of those, and
+knows where they go: a connector of the node, a Thing, whoever holds or listens to the address, a foreign stub, or
+nobody, which is answered 404.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from bindings.messaging_node.connectors import Body, Connector, Resolve
+from bindings.messaging_node.credentials import Credentials
+from bindings.messaging_node.journal import Journal
+from bindings.messaging_node.mirror import Mirror
+from bindings.messaging_node.pending import PendingResponses
+from bindings.messaging_node.replies import Replies
+from bindings.messaging_node.requests import HypertyRequests
+from bindings.messaging_node.routes import Routes, is_told, object_of
+from bindings.messaging_node.runtimes import Runtimes
+from bindings.messaging_node.sessions import NodeSession, Pending
+from bindings.messaging_node.settings import NodeSettings
+from bindings.messaging_node.twins import Twins
+from runtime.ports import Sink
+from things.delivery import DeliveryStatus, State
+from things.envelopes import Document, Envelope, read, refusal, refused, response
+from things.errors import Forbidden, NotFound, RateLimited, SkepError
+from things.jsontext import encode
+from things.messages import Message, Operation, Origin
+
+log = logging.getLogger(__name__)
+
+BINDING = "node"
+SESSION = "mn:/session"
+SESSION_TYPES = frozenset({"open", "re-open", "close"})
+_DONE = DeliveryStatus(request_id="", state=State.COMPLETED)
+
+
+class Relay:
+    """Passes messages on."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        sink: Callable[[], Sink],
+        routes: Routes,
+        journal: Journal,
+        runtimes: Runtimes,
+        replies: Replies,
+        credentials: Credentials,
+        connectors: Mapping[str, Connector],
+        twins: Twins,
+        mirror: Mirror,
+        requests: HypertyRequests,
+        resolve: Resolve,
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._routes = routes
+        self._journal = journal
+        self._runtimes = runtimes
+        self._replies = replies
+        self._credentials = credentials
+        self._connectors = connectors
+        self._twins = twins
+        self._mirror = mirror
+        self._requests = requests
+        self._resolve = resolve
+        self.pending = PendingResponses(
+            wait_s=settings.response_s,
+            most=settings.max_pending,
+            most_of_session=settings.max_pending_of_session,
+            compatible=settings.compatible,
+            timed_out=_tell_timeout,
+        )
+
+    # ------------------------------------------------------------ in
+
+    async def take(self, envelope: Envelope, session: NodeSession) -> None:
+        """Pass one message of a session on its way; what is refused is answered, never raised."""
+        try:
+            self._credentials.check(envelope, session)
+            passed = await self._credentials.passed_on(envelope, session)
+            while True:
+                try:
+                    await self._sink().handle(self._message(passed, session))
+                    return
+                except RateLimited as error:
+                    # Holding back the connection is the answer that loses nothing.
+                    await asyncio.sleep(max(0.05, min(error.retry_after_s, 1.0)))
+        except SkepError as error:
+            self._refuse(envelope, session, refused(error))
+        except Exception:
+            log.exception("message failed", extra={"type": envelope.type, "session": session.session_id})
+            self._refuse(envelope, session, refusal(500, "internal error"))
+
+    async def admit(self, envelope: Envelope, session: NodeSession) -> None:
+        """Let policies look at the opening of a session; raises Forbidden."""
+        await self._sink().handle(self._message(envelope, session))
+
+    def _message(self, envelope: Envelope, session: NodeSession) -> Message:
+        return Message(
+            operation=Operation.SEND,
+            principal=session.principal,
+            thing_id=envelope.to,
+            name=envelope.type or "none",
+            data=envelope.document,
+            received=self._sink().clock(),
+            origin=Origin(binding=BINDING, session_id=session.session_id, source=session.source),
+        )
+
+    # ------------------------------------------------------------ onward
+
+    async def deliver(self, message: Message) -> DeliveryStatus:
+        """The router's handler of `send`: what it lets through comes here. Raises NotFound, Forbidden …"""
+        envelope = read(message.data)
+        if envelope.to == SESSION and envelope.type in SESSION_TYPES:
+            return _DONE  # let through: its connection does the rest
+        session = self._runtimes.get(message.origin.session_id)
+        if session is None:
+            raise NotFound("the session has ended")
+        if envelope.is_response:
+            self._check_sender(envelope, session)
+            await self._respond(envelope, session)
+            return _DONE
+        connector = self._connector(envelope.to)
+        if connector is not None:
+            await self._ask(connector, envelope, session)
+            return _DONE
+        self._check_sender(envelope, session)
+        await self._forward(envelope, session)
+        return _DONE
+
+    def _connector(self, to: str) -> Connector | None:
+        found = self._connectors.get(to) or self._connectors.get(to.rstrip("/"))
+        return self._twins if found is None and to.startswith(self._twins.prefix) else found
+
+    async def _ask(self, connector: Connector, envelope: Envelope, session: NodeSession) -> None:
+        noted = self._journal.noted
+        body = await connector.answer(envelope, session)
+        if body is None:
+            return
+        if self._journal.noted == noted:
+            self._replies.answer(envelope, session, body)
+        else:
+            # What is acknowledged is kept; later messages of this session need not wait for that.
+            self._journal.after(partial(self._committed, envelope, session, body))
+
+    def _committed(self, envelope: Envelope, session: NodeSession, body: Body, failure: SkepError | None) -> None:
+        if failure is None:
+            self._replies.answer(envelope, session, body)
+        else:
+            session.send(response(envelope, refused(failure)))
+
+    async def _forward(self, envelope: Envelope, session: NodeSession) -> None:
+        to = envelope.to
+        is_news = is_told(to) and envelope.type in ("update", "delete")
+        receivers = self._routes.receivers(to) or self._addressed(to)
+        if receivers:
+            if not is_news:
+                self.pending.add(envelope, session, expects=envelope.is_request)
+            text = encode(envelope.document)
+            for receiver in receivers:
+                receiver.put(text)
+        elif not is_news:
+            stub = self._resolve(to)
+            if stub is None:
+                raise NotFound(f"nobody is at {to[:80]!r}")
+            self.pending.add(envelope, session, expects=envelope.is_request)
+            await stub.deliver(envelope, session)
+        if is_news and to.endswith("/changes"):
+            await self._mirror.changed(object_of(to), envelope, session)
+
+    async def _respond(self, envelope: Envelope, session: NodeSession) -> None:
+        if await self._requests.answered(envelope, session):
+            return
+        asked = self.pending.answered(envelope, by_many=len(self._routes.receivers(envelope.sender)) > 1)
+        if asked is not None and asked.is_over:
+            log.info("late response", extra={"sender": session.principal.account, "to": envelope.to})
+            return
+        receivers = self._routes.receivers(envelope.to) if asked is None else (asked.session,)
+        text = encode(envelope.document)
+        for receiver in receivers:
+            receiver.put(text)
+
+    def _addressed(self, to: str) -> tuple[NodeSession, ...]:
+        session = self._runtimes.at(to)
+        return () if session is None else (session,)
+
+    def _check_sender(self, envelope: Envelope, session: NodeSession) -> None:
+        sender = envelope.sender
+        if self._settings.compatible:
+            if not sender.startswith(session.runtime_url):
+                self._routes.learn(sender, session)
+            return
+        if not self._routes.belongs(sender, session):
+            raise Forbidden(f"{sender[:80]!r} is not this session's to speak as")
+        to = envelope.to
+        if to.endswith("/registration") or (
+            to.endswith("/changes") and not self._routes.belongs(object_of(to), session)
+        ):
+            raise Forbidden(f"only its reporter tells changes of {object_of(to)[:80]!r}")
+
+    # ------------------------------------------------------------ back
+
+    def undelivered(self, envelope: Envelope) -> None:
+        """A message waited for a session that has ended: tell whoever asked."""
+        if not envelope.is_response and self._connector(envelope.sender) is None:
+            self._answer_asker(envelope, refusal(404, f"{envelope.to[:80]!r} is gone"))
+
+    def _refuse(self, envelope: Envelope, session: NodeSession, body: Document) -> None:
+        if not envelope.is_response:
+            session.send(response(envelope, body))
+        elif self._settings.compatible or self._routes.belongs(envelope.sender, session):
+            # Who asked must not wait for an answer that was held back.
+            asked = {**envelope.document, "from": envelope.to, "to": envelope.sender, "type": "read"}
+            self._answer_asker(read(asked), body)
+
+    def _answer_asker(self, envelope: Envelope, body: Document) -> None:
+        answer = response(envelope, body)
+        asked = self.pending.answered(read(answer), by_many=False)
+        if asked is not None and not asked.is_over:
+            asked.session.send(answer)
+
+
+def _tell_timeout(key: Pending, session: NodeSession) -> None:
+    to, sender, identity = key
+    session.send(
+        {"id": identity, "type": "response", "from": to, "to": sender, "body": refusal(408, "Response timeout!")}
+    )

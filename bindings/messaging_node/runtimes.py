@@ -1,0 +1,265 @@
+"""The sessions of the node: opened, lost, taken up again, ended, and found again after a restart.
+
+A session outlives its connection by the resume window, and the runtime's process: what it holds is in the node's file
+(`journal`), and after a restart, a crash included, it stands as if its connection had been lost at that moment.
+"""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+from bindings.messaging_node.journal import Journal
+from bindings.messaging_node.requests import HypertyRequests
+from bindings.messaging_node.routes import Routes
+from bindings.messaging_node.sessions import TOKEN_CHARS, NodeSession, fresh_token, token_hash
+from bindings.messaging_node.settings import NodeSettings
+from bindings.messaging_node.store import KeptSession
+from bindings.messaging_node.twins import Twins
+from runtime.ports import Sink
+from things.envelopes import Envelope, read
+from things.errors import QueueFull, SkepError, Unauthenticated
+from things.identity import AccountType, Principal
+from things.jsontext import decode
+
+log = logging.getLogger(__name__)
+
+GUEST_ROLE = "guest"
+
+
+def is_guest(principal: Principal) -> bool:
+    """Whether a runtime was admitted without an account."""
+    return principal.role == GUEST_ROLE
+
+
+class Runtimes:
+    """The register of sessions. `ended` is told of each that ends, `undelivered` of each message it never got."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        routes: Routes,
+        journal: Journal,
+        twins: Twins,
+        sink: Callable[[], Sink],
+        *,
+        requests: HypertyRequests,
+        ended: Callable[[NodeSession], Awaitable[None]],
+        undelivered: Callable[[Envelope], None],
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._journal = journal
+        self._twins = twins
+        self._sink = sink
+        self._requests = requests
+        self._ended = ended
+        self._undelivered = undelivered
+        self._sessions: dict[str, NodeSession] = {}
+        self._by_token: dict[str, NodeSession] = {}
+        """Sessions by the hashes of their tokens."""
+        self._is_over = False
+        self._cut_off: list[NodeSession] = []
+        """Sessions that the runtime ended; what they registered is looked after by `collect`."""
+
+    def get(self, session_id: str) -> NodeSession | None:
+        return self._sessions.get(session_id)
+
+    def everyone(self) -> Iterable[NodeSession]:
+        return self._sessions.values()
+
+    def at(self, address: str) -> NodeSession | None:
+        """The session whose own address this is, which only its client knows."""
+        runtime_url, slash, token = address.rpartition("/")
+        session = self._by_token.get(token_hash(token)) if slash and len(token) == TOKEN_CHARS else None
+        return session if session is not None and session.runtime_url == runtime_url else None
+
+    # ------------------------------------------------------------ coming
+
+    def guest(self) -> Principal:
+        """Who an unknown runtime is: its name can be no account's, and its role may send messages, nothing more."""
+        return Principal(account=f"guest~{secrets.token_hex(6)}", type=AccountType.CONSUMER, role=GUEST_ROLE)
+
+    def opened(
+        self, principal: Principal, runtime_url: str, *, source: str | None, with_token: bool, is_kept: bool = True
+    ) -> tuple[NodeSession, str | None]:
+        """Begin a session; its token is known to its client only. Raises QueueFull when there are too many, Conflict
+        if the runtime is another account's."""
+        if len(self._sessions) >= self._settings.max_sessions:
+            raise QueueFull("the node (sessions)", self._settings.max_sessions)
+        sink = self._sink()
+        token = fresh_token() if with_token else None
+        session = self._made(principal, runtime_url, None if token is None else token_hash(token), sink.new_id())
+        session.source, session.is_kept = source, is_kept
+        self._register(session)
+        self._add(session)
+        self._journal.opened(session)
+        for address in (runtime_url, f"{runtime_url}/sm"):
+            self._routes.settle(address, session)
+        return session, token
+
+    def resumed(self, session_address: str, principal: Principal | None, is_local: bool) -> NodeSession:
+        """The session whose address this is, for the same account; a guest's for whoever knows its token and is on
+        this machine. Raises Unauthenticated."""
+        session = self.at(session_address)
+        if session is None or session.is_ended:
+            raise Unauthenticated("there is no such session; open a new one")
+        if is_guest(session.principal):
+            if not is_local:
+                raise Unauthenticated("without an account, only runtimes on this machine are admitted")
+            principal = session.principal
+        elif principal is None or principal.account != session.principal.account:
+            raise Unauthenticated("this session is somebody else's")
+        session.principal = principal
+        self._register(session)
+        self._sink().sessions.renewed(session, principal)
+        self.back(session)
+        self._journal.opened(session)
+        return session
+
+    def lost(self, runtime_url: str, principal: Principal) -> NodeSession | None:
+        """The session without a token that a runtime of this account lost its connection to; None if there is none."""
+        for session in self._routes.holders.at(runtime_url):
+            known = session.principal
+            is_same = known.account == principal.account or (is_guest(known) and is_guest(principal))
+            if session.token_hash is None and session.away_until is not None and is_same:
+                self._register(session)
+                return session
+        return None
+
+    def back(self, session: NodeSession) -> None:
+        """It has a connection again."""
+        if session.away_until is not None:
+            session.away_until = None
+            self._journal.away(session)
+            self._requests.back(session)
+
+    def restore(self, kept: Sequence[KeptSession]) -> None:
+        """Take up what an earlier run left. Whose account is gone, or whose time is over, does not come back."""
+        now = self._sink().clock()
+        for one in kept:
+            row = one.row
+            principal: Principal | None = row.principal
+            if not is_guest(row.principal):
+                principal = self._sink().authenticator.standing(row.principal)
+            until = self._until() if row.until is None else row.until
+            stub = row.principal if principal is None else principal
+            session = self._made(stub, row.runtime_url, row.token_hash, row.session_id)
+            if principal is None or until <= now:
+                self._journal.ended(session)
+                continue
+            session.away_until = until
+            self._routes.restore(session, one.held, one.heard)
+            self._add(session)
+            self._journal.away(session)
+            with suppress(QueueFull):
+                # Over its account's bound of sessions it waits for its client, and tries again then.
+                self._register(session)
+
+    # ------------------------------------------------------------ going
+
+    def away(self, session: NodeSession) -> None:
+        """Its last connection is lost; it may come back for a while."""
+        if not session.is_ended and not session.wires and not self._is_over:
+            session.away_until = self._until()
+            self._journal.away(session)
+            self._requests.away(session)
+
+    async def end(self, session: NodeSession, reason: str) -> None:
+        """Free everything a session has. Whoever waits for an answer to what it never got is told that nobody did."""
+        if session.is_ended:
+            return
+        self._cut(session, reason)
+        await self._look_after(session)
+
+    async def _look_after(self, session: NodeSession) -> None:
+        try:
+            await self._ended(session)
+        except SkepError as error:
+            log.error("registrations not updated", extra={"code": error.code, "detail": error.detail})
+
+    async def collect(self) -> None:
+        """End those whose time is over."""
+        while self._cut_off:
+            await self._look_after(self._cut_off.pop())
+        now = self._sink().clock()
+        for session in [one for one in self._sessions.values() if one.away_until is not None]:
+            if session.away_until is not None and session.away_until <= now:
+                await self.end(session, "stale")
+
+    def shut_down(self) -> None:
+        """The runtime stops; sessions stay in the file."""
+        self._is_over = True
+        for session in tuple(self._sessions.values()):
+            for wire in tuple(session.wires):
+                wire.end(1001, "shut-down")
+            self._unregister(session)
+
+    def _cut(self, session: NodeSession, reason: str) -> None:
+        session.is_ended = True
+        self._sessions.pop(session.session_id, None)
+        if session.token_hash is not None:
+            self._by_token.pop(session.token_hash, None)
+        self._routes.free(session)
+        self._journal.ended(session)
+        session.asked.clear()
+        self._unregister(session)
+        for text in session.drop():
+            self._undelivered(read(decode(text, max_bytes=len(text))))
+        for wire in tuple(session.wires):
+            wire.end(1000 if reason == "closed" else 1013 if reason == "queue-full" else 1008, reason)
+        if reason not in ("closed", "stale", "done"):
+            log.info("session ended", extra={"session": session.session_id, "reason": reason})
+
+    def _closed_by_runtime(self, session: NodeSession, reason: str) -> None:
+        """The runtime ends a session: its account is revoked, or it does not read. One whose token expired may come
+        back with a fresh one."""
+        if session.is_ended:
+            return
+        if reason == "token-expired":
+            self._unregister(session)
+            for wire in tuple(session.wires):
+                wire.end(1008, reason)
+            session.away_until = session.away_until or self._until()
+            self._journal.away(session)
+        else:
+            self._cut(session, reason)
+            self._cut_off.append(session)
+
+    # ------------------------------------------------------------
+
+    def _made(self, principal: Principal, runtime_url: str, hashed: str | None, session_id: str) -> NodeSession:
+        return NodeSession(
+            session_id=session_id,
+            principal=principal,
+            runtime_url=runtime_url,
+            token_hash=hashed,
+            source=None,
+            settings=self._settings,
+            on_publication=self._twins.publication,
+            on_request=self._requests.request,
+            on_status=self._twins.status,
+            on_closed=self._closed_by_runtime,
+        )
+
+    def _add(self, session: NodeSession) -> None:
+        self._sessions[session.session_id] = session
+        if session.token_hash is not None:
+            self._by_token[session.token_hash] = session
+
+    def _register(self, session: NodeSession) -> None:
+        if session.is_registered:
+            return
+        sessions = self._sink().sessions
+        sessions.opened(session)
+        session.is_registered = True
+        sessions.take_reports(session)
+        self._twins.resumed(session)
+
+    def _unregister(self, session: NodeSession) -> None:
+        if session.is_registered:
+            session.is_registered = False
+            self._sink().sessions.closed(session)
+
+    def _until(self) -> int:
+        return self._sink().clock() + int(self._settings.resume_s * 1_000_000)
