@@ -34,8 +34,10 @@ def _history_need(given: Given) -> tuple[Operation, Address]:
     thing_id = given.get("thingID")
     if thing_id is None:
         return Operation.READ, Address(HistoryService.thing_id)
-    kind, name = given.get("kind"), given.get("name")
-    return Operation.HISTORY, Address(thing_id, kind and Kind(kind), name) if kind and name else Address(thing_id)
+    kind, names = given.get("kind"), {*given.get("names", ()), *([given["name"]] if "name" in given else ())}
+    if len(names) != 1:
+        return Operation.HISTORY, Address(thing_id)
+    return Operation.HISTORY, Address(thing_id, Kind(kind) if kind else None, names.pop())
 
 
 class HistoryService(Service):
@@ -54,6 +56,15 @@ class HistoryService(Service):
         self._may = may
         self._clock = clock
         self._then = TimeTravel(directory, readings, may, view)
+
+    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
+        """As ever; a name that stands alone is that of an event only if the Thing has no such property."""
+        operation, address = super().requirement(name, data)
+        if address.name is not None and address.kind is None:
+            entry = self._directory.get(address.thing_id)
+            is_event = entry is not None and address.name in entry.td.events and address.name not in entry.td.properties
+            address = address._replace(kind=Kind.EVENT if is_event else Kind.PROPERTY)
+        return operation, address
 
     async def _read(self, given: Given, principal: Principal) -> JSONValue:
         things = self._things(given, principal)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bindings.http.support import House, lamp_house
+from things.identity import AccountType, Role
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +36,22 @@ async def lamps(tmp_path: Path) -> AsyncIterator[House]:
         async with opened.client("lights") as lights:
             assert (await lights.post("/agent/batch", json=items)).json()["stored"] == 21
         yield opened
+
+
+async def test_a_right_to_one_name_is_enough_to_ask_for_it(lamps: House) -> None:
+    await lamps.account("ann", AccountType.CONSUMER, Role.NONE)
+    rule: dict[str, Any] = {"id": "ann", "effect": "allow", "thing": "dtw:lights:lamp", "kind": "property", "name": "mode"}
+    rule |= {"operations": ["history"], "accounts": ["ann"]}
+    async with lamps.client("admin1") as admin, lamps.client("ann") as ann:
+        assert (await ann.get(HISTORY, params={"name": "mode"})).status_code == 403
+        assert (await admin.post("/rpc/dtw:authz:admin/putRule", json={"rule": rule})).status_code == 200
+
+        items = (await ann.get(HISTORY, params={"name": "mode"})).json()["items"]
+        assert [item["name"] for item in items] == ["mode"]
+        windows = await ann.get(HISTORY, params={"name": "mode", "kind": "property", "window": "1h"})
+        assert [item["name"] for item in windows.json()["items"]] == ["mode"]
+        for wanted in ({"name": "temperature"}, {"name": "mode", "kind": "event"}, {"name": ["mode", "level"]}, {}):
+            assert (await ann.get(HISTORY, params=wanted)).status_code == 403
 
 
 async def test_history_is_read_by_name_time_and_page(lamps: House) -> None:
