@@ -62,6 +62,12 @@ def checked_thing(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=16_384)
+def own_twin(account: str, thing: str) -> str:
+    """The id of the twin of an agent's own Thing; raises BadAddress as `checked_thing`."""
+    return str(TwinID(account, checked_thing(thing)))
+
+
 def is_twin(thing_id: str) -> bool:
     """Whether `thing_id` claims to be a twin rather than another directory entry."""
     return thing_id.startswith(TWIN_PREFIX)

@@ -6,12 +6,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bindings.http import reads
-from bindings.http.documents import action_href, action_status, status_of
+from bindings.http.documents import action_href, action_status
 from bindings.http.exchange import JSON, Exchange, json_reply, no_content
 from bindings.http.problems import unsuccessful
 from bindings.http.routing import Documented, Route
 from things.addresses import encode_segment
 from things.delivery import DeliveryStatus
+from things.documents import status_of
 from things.errors import TimedOut, UnknownRequest
 from things.messages import Operation
 from things.times import parse_time

@@ -11,13 +11,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bindings.http import reads
 from bindings.http.channels import QueueChannel
 from bindings.http.documents import request_document
+from bindings.http.empty import STORED, TAKEN
 from bindings.http.exchange import EVENT_STREAM, JSON, LD_JSON, TD_JSON, Exchange, json_reply, no_content
 from bindings.http.polls import Held, PollChannel
 from bindings.http.problems import STATUSES, NotAcceptable, document
 from bindings.http.replies import QueueStream, stream_headers
 from bindings.http.routing import Documented, Route
 from runtime.ports import BatchResult, Request
-from things.addresses import TwinID, checked_thing, encode_segment
+from things.addresses import encode_segment, own_twin
 from things.delivery import DeliveryStatus
 from things.errors import Forbidden, Invalid, Malformed, TokenExpired, UnknownThing
 from things.identity import AccountType
@@ -29,10 +30,6 @@ _BATCH = {
     Operation.PUBLISH_EVENT.value: Operation.PUBLISH_EVENT,
     Operation.PUBLISH_PROPERTY.value: Operation.PUBLISH_PROPERTY,
 }
-
-# Nothing is ever added to these two; they are sent as they are.
-_STORED = no_content()
-_TAKEN = no_content(202)
 
 
 def routes() -> list[Route]:
@@ -100,8 +97,8 @@ async def _publish_event(exchange: Exchange) -> ASGIApp:
         created=exchange.moment("created"),
         durable=durable,
     )
-    await exchange.context.sink.handle(message)
-    return _STORED if durable else _TAKEN
+    await exchange.stored(message)
+    return STORED if durable else TAKEN
 
 
 async def _publish_properties(exchange: Exchange) -> ASGIApp:
@@ -124,11 +121,11 @@ async def _publish_properties(exchange: Exchange) -> ASGIApp:
         for name, value in values.items()
     ]
     if len(messages) == 1:
-        await exchange.context.sink.handle(messages[0])
-        return no_content() if durable else no_content(202)
+        await exchange.stored(messages[0])
+        return STORED if durable else TAKEN
     result = await exchange.context.sink.batch(messages)
     if not result.rejected:
-        return no_content() if durable else no_content(202)
+        return STORED if durable else TAKEN
     names = list(values)
     codes = {names[index]: code for index, _, code in result.rejected}
     worst = max(codes.values(), key=lambda code: STATUSES.get(code, 500))
@@ -182,7 +179,7 @@ def _envelope(exchange: Exchange, item: JSONValue) -> Message:
         raise Invalid("created is a time as text")
     return exchange.message(
         operation,
-        str(TwinID(exchange.principal.account, checked_thing(thing))),
+        own_twin(exchange.principal.account, thing),
         name,
         item.get("data"),
         has_data="data" in item,
@@ -288,7 +285,7 @@ def _known(status: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
 
 def _own(exchange: Exchange) -> str:
     """The twin id of the agent's Thing in the path."""
-    return str(TwinID(exchange.principal.account, checked_thing(exchange.params["thing"])))
+    return own_twin(exchange.principal.account, exchange.params["thing"])
 
 
 def _durable(exchange: Exchange) -> bool:

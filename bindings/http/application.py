@@ -11,8 +11,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bindings.http.callers import identify
+from bindings.http.callers import identify, is_bearer
 from bindings.http.context import HttpContext
+from bindings.http.empty import Empty
 from bindings.http.exchange import Exchange
 from bindings.http.problems import UnsupportedMediaType, problem
 from bindings.http.routing import Routes
@@ -38,6 +39,7 @@ class Application:
         self._context = context
         self._routes = routes
         self._mounts = {prefix.rstrip("/").encode(): app for prefix, app in mounts.items()}
+        self._mounted_below = {prefix[1:].partition(b"/")[0] for prefix in self._mounts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         mounted = self._mounted(scope)
@@ -68,7 +70,7 @@ class Application:
                     await _drain(scope, receive)
             except ClientDisconnect:
                 return
-            await reply(scope, receive, guarded)
+            await reply(scope, receive, send if isinstance(reply, Empty) else guarded)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -91,7 +93,8 @@ class Application:
                 return Response(status_code=204, headers={"allow": allowed})
         route, params = self._routes.find(method, raw_path)
         exchange = Exchange(self._context, scope, receive, params)
-        await identify(exchange)
+        if not is_bearer(exchange):
+            await identify(exchange)
         if not route.public:
             _ = exchange.principal
         if "content-encoding" in exchange.headers:
@@ -100,6 +103,8 @@ class Application:
 
     def _mounted(self, scope: Scope) -> ASGIApp | None:
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        if raw_path[1:].partition(b"/")[0] not in self._mounted_below:
+            return None
         for prefix, app in self._mounts.items():
             if raw_path == prefix or raw_path.startswith(prefix + b"/"):
                 return app

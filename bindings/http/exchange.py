@@ -1,6 +1,8 @@
 """One HTTP exchange as handlers see it: the caller, the path's parameters, query, headers and the bounded body."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -23,6 +25,10 @@ LD_JSON = "application/ld+json"
 TD_JSON = "application/td+json"
 MERGE_PATCH = "application/merge-patch+json"
 EVENT_STREAM = "text/event-stream"
+
+_NO_QUERY: Mapping[str, Sequence[str]] = {}
+_REMEMBERED_CHARS = 256
+"""Longer queries are seldom asked twice."""
 
 
 class Fields:
@@ -58,7 +64,7 @@ class Exchange:
         """The stream ticket the caller came with."""
         self._receive = receive
         self._headers: Fields | None = None
-        self._query: dict[str, list[str]] | None = None
+        self._query: Mapping[str, Sequence[str]] | None = None
         self._principal: Principal | None = None
 
     # ------------------------------------------------------------ who
@@ -109,14 +115,10 @@ class Exchange:
     def query(self) -> Mapping[str, Sequence[str]]:
         if self._query is None:
             raw: bytes = self.scope["query_string"]
-            try:
-                self._query = (
-                    parse_qs(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=2_000)
-                    if raw
-                    else {}
-                )
-            except ValueError as error:
-                raise Malformed("the query string is not percent-encoded UTF-8") from error
+            if not raw:
+                self._query = _NO_QUERY
+            else:
+                self._query = _remembered_query(raw) if len(raw) <= _REMEMBERED_CHARS else _parsed_query(raw)
         return self._query
 
     def one(self, name: str) -> str | None:
@@ -273,6 +275,12 @@ class Exchange:
             trace_id=self._trace_id(),
         )
 
+    async def stored(self, message: Message) -> None:
+        """Publish one event or value; returns when it is committed, or at once where it asks for no guarantee."""
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.context.sink.store(message, partial(_settle, committed)):
+            await committed
+
     def idempotency_key(self) -> str | None:
         """`Idempotency-Key`: the caller's own reference of a request, or the id of a message."""
         key = self.headers.get("idempotency-key")
@@ -309,6 +317,25 @@ def json_reply(value: object, status: int = 200, *, media_type: str = JSON, **he
 def no_content(status: int = 204, **headers: str) -> Response:
     """A reply without a body."""
     return Response(status_code=status, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+def _settle(committed: "asyncio.Future[None]", error: BaseException | None) -> None:
+    if committed.done():  # the client has left; what is committed stays so
+        return
+    if error is None:
+        committed.set_result(None)
+    else:
+        committed.set_exception(error)
+
+
+def _parsed_query(raw: bytes) -> Mapping[str, Sequence[str]]:
+    try:
+        return parse_qs(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=2_000)
+    except ValueError as error:
+        raise Malformed("the query string is not percent-encoded UTF-8") from error
+
+
+_remembered_query = lru_cache(maxsize=1_024)(_parsed_query)
 
 
 def _is_zero(parameter: str) -> bool:
