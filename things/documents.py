@@ -1,9 +1,13 @@
 """How requests and statuses are written on the wire, alike on every binding."""
 
-from things.delivery import DeliveryStatus, State
+from collections.abc import Mapping
+from typing import Any
+
+from things.delivery import DeliveryStatus, Reason, State
 from things.messages import JSONValue
+from things.problems import failure
 from things.records import LedgerRow
-from things.times import rfc3339
+from things.times import parse_time, rfc3339
 
 WOT_STATE: dict[State, str] = {
     State.PENDING: "pending",
@@ -15,7 +19,7 @@ WOT_STATE: dict[State, str] = {
     State.FAILED: "failed",
     State.CANCELLED: "failed",
 }
-"""States of the Web of Things' ActionStatus; completed with an error is `failed` there."""
+"""States of the Web of Things' ActionStatus, for what has not failed."""
 
 
 def status_document(status: DeliveryStatus) -> dict[str, JSONValue]:
@@ -34,6 +38,41 @@ def status_document(status: DeliveryStatus) -> dict[str, JSONValue]:
     document["seq"] = status.seq
     document["updated"] = rfc3339(status.updated)
     return document
+
+
+def status_of(request: Mapping[str, Any]) -> DeliveryStatus:
+    """The status that a request document stands at."""
+    return DeliveryStatus(
+        request_id=request["requestID"],
+        state=State(request["state"]),
+        caller_ref=request.get("callerRef"),
+        reason=Reason(request["reason"]) if request.get("reason") else None,
+        error=request.get("error"),
+        output=request.get("output"),
+        progress=request.get("progress"),
+        seq=request["seq"],
+        updated=parse_time(request["updated"]),
+    )
+
+
+def action_progress(status: DeliveryStatus) -> dict[str, JSONValue]:
+    """How far an invocation is, as the Web of Things' ActionStatus tells: when it ended, progress, output, error."""
+    found: dict[str, JSONValue] = {}
+    if status.is_final and status.updated:
+        found["timeEnded"] = rfc3339(status.updated)
+    if status.progress is not None:
+        found["progress"] = status.progress
+    if status.output is not None:
+        found["output"] = status.output
+    error = failure(status)
+    if error is not None:
+        found["error"] = error
+    return found
+
+
+def wot_state(status: DeliveryStatus) -> str:
+    """The state of an ActionStatus; completed with an error is `failed` there."""
+    return "failed" if failure(status) is not None else WOT_STATE[status.state]
 
 
 def request_document(row: LedgerRow) -> dict[str, JSONValue]:

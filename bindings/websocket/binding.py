@@ -16,12 +16,12 @@ from bindings.websocket.config import Limits
 from bindings.websocket.connection import Connection, Receive, Send
 from bindings.websocket.forms import forms_of
 from bindings.websocket.messages import SUBPROTOCOL
-from bindings.websocket.problems import problem
 from runtime.ports import Sink
 from things.addresses import TwinID
 from things.errors import RateLimited, SkepError, Unauthenticated, Unavailable
 from things.jsontext import encode
 from things.messages import JSONValue
+from things.problems import problem
 from things.td import ThingDescription
 
 log = logging.getLogger(__name__)

@@ -14,16 +14,17 @@ import anyio
 from bindings.websocket.config import Limits
 from bindings.websocket.consuming import Consuming, Subscription
 from bindings.websocket.exposing import Exposing
+from bindings.websocket.invoking import Invoking
 from bindings.websocket.messages import Incoming, MessageType, read, spell
 from bindings.websocket.outbox import Outbox
-from bindings.websocket.problems import problem
 from runtime.ports import Publication, Request, Sink
 from things.addresses import Kind
 from things.delivery import DeliveryStatus
-from things.errors import SkepError
+from things.errors import SkepError, UnknownThing
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
+from things.problems import problem
 from things.times import rfc3339
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ Event = Any
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
+DIRECTORY = "dtw:directory:things"
 GONE = "gone"
 """The client has ended the socket itself."""
 _CLOSE_CODES = {GONE: 1000, "shut-down": 1001, "queue-full": 1013}
@@ -66,7 +68,8 @@ class Connection:
         self._outbox = Outbox(
             max_owed=limits.max_owed, max_notifications=limits.max_notifications, max_bytes=limits.max_queued_bytes
         )
-        self._consuming = Consuming(self)
+        self._invoking = Invoking(self)
+        self._consuming = Consuming(self, self._invoking.operations)
         self._exposing = Exposing(self)
 
     async def serve(self, receive: Receive, send: Send) -> None:
@@ -100,7 +103,7 @@ class Connection:
         return self._owe(self._exposing.spell(request), delivered)
 
     def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
-        if not self._consuming.report(status):
+        if not self._invoking.report(status):
             return False
         delivered()
         return True
@@ -160,6 +163,24 @@ class Connection:
     async def call(self, service: str, method: str, **data: JSONValue) -> Any:
         """Call a method of a built-in service with this client's rights."""
         return await self.sink.call(self.principal, service, method, data, self.origin)
+
+    async def td(self, thing_id: str) -> dict[str, Any]:
+        """The TD as this client may see it; raises UnknownThing."""
+        td = await self.call(DIRECTORY, "readTD", thingID=thing_id)
+        if not isinstance(td, dict):
+            raise UnknownThing(thing_id)
+        return td
+
+    async def final(self, status: DeliveryStatus, wait_s: float) -> DeliveryStatus:
+        """The final status of a request if it comes within the wait, else the one it has."""
+        if status.is_final or not wait_s:
+            return status
+        return await self.sink.final(status.request_id, wait_s) or status
+
+    def wait_of(self, message: Incoming, default_s: float) -> float:
+        """How long the client wants to wait."""
+        wait_s = message.seconds("wait")
+        return default_s if wait_s is None else min(wait_s, self.limits.max_wait_s)
 
     # ------------------------------------------------------------ private
 

@@ -37,6 +37,11 @@ class Incoming:
     correlation_id: str | None
     members: Mapping[str, JSONValue] = field(repr=False)
 
+    @property
+    def reference(self) -> str:
+        """The caller's reference: a repeated operation is recognised by its correlationID, or its messageID."""
+        return self.correlation_id or self.message_id
+
     def text(self, name: str) -> str:
         """A member that must be a text, not empty."""
         found = self.members.get(name)
@@ -69,6 +74,15 @@ class Incoming:
         """The token of the refusal that this message repeats."""
         found = self.members.get("confirmation")
         return found if isinstance(found, str) else None
+
+    def counter(self, name: str) -> int | None:
+        """A member that may be a whole number from 0."""
+        found = self.members.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 63:
+            raise Invalid(f"{name!r} is a whole number that is not negative")
+        return found
 
     def seconds(self, name: str) -> float | None:
         """A member that may be a number of seconds."""

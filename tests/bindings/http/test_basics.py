@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from bindings.http.config import HttpConfig
-from bindings.http.problems import STATUSES
 from tests.bindings.http.support import PASSWORD, House, lamp_house
 from things.errors import SkepError
+from things.problems import STATUSES
 
 pytestmark = pytest.mark.anyio
 

@@ -558,3 +558,77 @@ async def test_a_runtime_that_ends_tells_its_sockets(tmp_path: Path) -> None:
         await opened.wait_closed()
 
     assert opened.close_code == 1001
+
+
+# ---------------------------------------------------------------- the inbox
+
+INBOX = "dtw:skep:requests"
+
+
+async def completed(agent: WebThingClient, output: Any = None) -> None:
+    """Answer the next request."""
+    request = await agent.next_request()
+    await agent.send("response", request["operation"], "pump-1", correlationID=request["correlationID"], output=output)
+
+
+async def statuses(client: WebThingClient, correlation: str, until: str) -> list[dict[str, Any]]:
+    """The statuses told under a correlationID up to a state."""
+    found: list[dict[str, Any]] = []
+    while not found or found[-1]["state"] != until:
+        message = await client.notification()
+        if message["correlationID"] == correlation:
+            found.append(message["status"])
+    return found
+
+
+async def test_an_inbox_tells_of_requests_made_elsewhere(runtime: Skep, agent: WebThingClient) -> None:
+    ann = await runtime.add("ann", role="manager")
+    headers = {"Authorization": f"Bearer {ann.token}"}
+    async with (
+        httpx2.AsyncClient(base_url=runtime.http, headers=headers) as http,
+        web_thing_client(runtime, ann) as client,
+    ):
+        await client.request("subscribeinbox", INBOX, correlationID="inbox")
+        made = await http.post(f"/things/{PUMP_1}/actions/setSpeed", json=3, headers={"Idempotency-Key": "one"})
+        await completed(agent, 3)
+        told = await statuses(client, "inbox", "completed")
+
+        await client.request("unsubscribeinbox", INBOX)
+        await client.request("observeproperty", PUMP_1, name="flow", correlationID="flow")
+        await http.post(f"/things/{PUMP_1}/actions/setSpeed", json=4)
+        await completed(agent)
+        await published(agent, "flow", 1)
+        last = await client.notification()
+
+    assert {status["requestID"] for status in told} == {made.json()["requestID"]}
+    assert [status["state"] for status in told] == ["pending", "delivered", "completed"]
+    assert (told[-1]["callerRef"], told[-1]["output"]) == ("one", 3)
+    assert [status["seq"] for status in told] == sorted({status["seq"] for status in told})
+    assert last["correlationID"] == "flow"
+
+
+async def test_an_inbox_replays_what_was_missed_once_and_in_order(runtime: Skep, agent: WebThingClient) -> None:
+    ann = await runtime.add("ann", role="manager")
+    async with web_thing_client(runtime, ann) as first:
+        await first.request("subscribeinbox", INBOX, correlationID="inbox")
+        await first.request("invokeaction", PUMP_1, name="setSpeed", input=1, correlationID="call")
+        await completed(agent)
+        before = await statuses(first, "inbox", "completed")
+        seen = before[0]["seq"]
+        # Told to the invocation's own correlationID beside.
+        again = await first.request("invokeaction", PUMP_1, name="setSpeed", input=2, correlationID="gone")
+    await completed(agent)
+
+    async with web_thing_client(runtime, ann) as second:
+        await second.request("subscribeinbox", INBOX, correlationID="again", after=seen)
+        missed = await statuses(second, "again", "completed")
+        missed += await statuses(second, "again", "completed")
+        refused = [
+            (await second.request("subscribeinbox", INBOX, after=after))["error"]["code"] for after in (-1, "x", 1.5)
+        ]
+
+    assert "status" in again
+    assert missed[: len(before) - 1] == before[1:]
+    assert [status["callerRef"] for status in missed[len(before) - 1 :]] == ["gone"] * 3
+    assert [status["seq"] for status in missed] == sorted({status["seq"] for status in missed})
+    assert refused == ["invalid"] * 3

@@ -1,4 +1,5 @@
-"""Errors as problem details (RFC 9457) inside messages: the table from error codes to status numbers."""
+"""Errors as problem details (RFC 9457), alike on every binding that tells errors by HTTP's numbers: the one table from
+error codes to statuses, and what each document says."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -8,12 +9,15 @@ from things.errors import ConfirmationRequired, Invalid, SkepError
 from things.messages import JSONValue
 
 STATUSES: Mapping[str, int] = {
+    "internal": 500,
     "invalid": 400,
     "malformed": 400,
     "too-deep": 400,
     "bad-address": 400,
     "td-invalid": 400,
+    "config-invalid": 400,
     "bad-cursor": 400,
+    "too-large": 413,
     "unauthenticated": 401,
     "token-invalid": 401,
     "token-expired": 401,
@@ -24,39 +28,38 @@ STATUSES: Mapping[str, int] = {
     "unknown-name": 404,
     "unknown-request": 404,
     "unknown-account": 404,
+    "no-stub": 404,
     "conflict": 409,
     "illegal-status": 409,
-    "precondition-failed": 409,
     "superseded": 409,
     "cancelled": 409,
-    "too-large": 413,
+    "precondition-failed": 412,
+    "not-connected": 503,
+    "timeout": 504,
+    "agent-error": 502,
+    "expired": 504,
+    "rejected": 502,
     "queue-full": 429,
     "rate-limited": 429,
-    "internal": 500,
-    "agent-error": 500,
-    "rejected": 500,
-    "not-connected": 503,
-    "timeout": 503,
-    "expired": 503,
-    "storage-full": 503,
+    "storage-full": 507,
     "storage-failed": 503,
+    "storage-damaged": 503,
+    "newer-schema": 503,
+    "locked": 503,
+    "address-in-use": 503,
     "unavailable": 503,
+    # Refusals that only HTTP knows.
+    "method-not-allowed": 405,
+    "not-acceptable": 406,
+    "unsupported-media-type": 415,
+    "not-implemented": 501,
+    "headers-too-large": 431,
 }
 
-
-def problem(error: SkepError) -> dict[str, JSONValue]:
-    """What was refused and why."""
-    found = details(error.code, error.detail)
-    if isinstance(error, Invalid) and error.problems:
-        found["validationErrors"] = [
-            {"field": item.pointer or "/", "description": item.detail, "code": item.code} for item in error.problems
-        ]
-    if isinstance(error, ConfirmationRequired):
-        found |= {"confirmation": error.token, "expiresIn": error.valid_s}
-    return found
+Details = dict[str, JSONValue]
 
 
-def details(code: str, detail: str) -> dict[str, JSONValue]:
+def details(code: str, detail: str) -> Details:
     """Problem details by an error's code."""
     status = STATUSES.get(code, 500)
     return {
@@ -68,7 +71,19 @@ def details(code: str, detail: str) -> dict[str, JSONValue]:
     }
 
 
-def failure(status: DeliveryStatus) -> dict[str, JSONValue] | None:
+def problem(error: SkepError) -> Details:
+    """What was refused and why."""
+    found = details(error.code, error.detail)
+    if isinstance(error, Invalid) and error.problems:
+        found["validationErrors"] = [
+            {"field": item.pointer or "/", "description": item.detail, "code": item.code} for item in error.problems
+        ]
+    if isinstance(error, ConfirmationRequired):
+        found |= {"confirmation": error.token, "expiresIn": error.valid_s}
+    return found
+
+
+def failure(status: DeliveryStatus) -> Details | None:
     """Why a request ended without success; None for success and for what is still under way."""
     code: str
     match status.state:
