@@ -10,6 +10,7 @@ from things import problems
 from things.delivery import DeliveryStatus
 from things.errors import SkepError
 from things.jsontext import encode
+from things.messages import JSONValue
 from things.problems import STATUSES as STATUSES
 from things.problems import Details, details, failure
 
@@ -58,9 +59,9 @@ def problem(error: SkepError, *, for_page: bool = False) -> Response:
     return reply
 
 
-def document(code: str, detail: str) -> Response:
+def document(code: str, detail: str, **extra: JSONValue) -> Response:
     """A problem document by its code."""
-    return _reply(details(code, detail))
+    return _reply({**details(code, detail), **extra})
 
 
 def unsuccessful(status: DeliveryStatus) -> Response | None:
