@@ -1,9 +1,9 @@
 """The audit log: one JSON line per security act, each holding the hash of the one before.
 
-`record` never blocks: lines are numbered and queued in order, and one thread writes and syncs them in groups. What
-`flush` has waited for is on disk. Changing, removing or inserting a line breaks the chain at that place, which `verify`
-names. Values are cut and escaped, so that no name can begin a line of its own, and members that look like secrets are
-left out.
+`record` never blocks: lines are numbered and queued in order, and one thread writes and syncs them in groups, at most
+five times a second unless somebody waits. What `flush` has waited for is on disk. Changing, removing or inserting a
+line breaks the chain at that place, which `verify` names. Values are cut and escaped, so that no name can begin a line
+of its own, and members that look like secrets are left out.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ MAX_FILES = 32
 MAX_QUEUED = 10_000
 MAX_VALUE_CHARS = 256
 MAX_DETAILS = 20
+GATHER_S = 0.2
+"""How long acts lie until they are written together: each sync holds up the commits of all other stores."""
 
 _GENESIS = "0" * 64
 _SECRET_WORDS = ("password", "secret", "token", "code", "key_pem", "private")
@@ -59,6 +61,7 @@ class Audit:
         self._taken = 0
         self._dropped = 0
         self._stopped = False
+        self._awaited = 0
         self.failed = False
         """The last attempt to write failed (full disk); acts wait in the queue and are tried again."""
         self._number, self._seq, self._hash = self._resume()
@@ -94,7 +97,8 @@ class Audit:
                 return
             self._queue.append(line)
             self._taken += 1
-            self._wake.notify_all()
+            if len(self._queue) == 1:
+                self._wake.notify_all()
 
     async def flush(self, timeout_s: float = 10) -> None:
         """Return when everything recorded so far is on disk; raises TimeoutError."""
@@ -119,13 +123,19 @@ class Audit:
     def _wait(self, timeout_s: float) -> None:
         with self._wake:
             wanted = self._taken
-            if not self._wake.wait_for(lambda: self._done >= wanted, timeout_s):
-                raise TimeoutError("the audit log could not be written in time")
+            self._awaited += 1
+            self._wake.notify_all()
+            try:
+                if not self._wake.wait_for(lambda: self._done >= wanted, timeout_s):
+                    raise TimeoutError("the audit log could not be written in time")
+            finally:
+                self._awaited -= 1
 
     def _write_all(self) -> None:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._queue or self._stopped)
+                self._wake.wait_for(lambda: self._awaited or self._stopped, GATHER_S)
                 group = list(self._queue)
                 if not group:
                     return

@@ -107,14 +107,14 @@ class Database:
         return self._thread.is_full
 
     def submit(
-        self, job: Callable[[Connection], T], *, frees: bool = False, refuses_first: bool = False
+        self, job: Callable[[Connection], T], *, frees: bool = False, refuses_first: bool = False, soon: bool = True
     ) -> "asyncio.Future[T]":
         """Queue a write; the future ends after the commit, or with the job's own exception, its changes undone.
 
         `frees` marks jobs that make room and are let through on a full disk; `refuses_first` those that raise before
-        they change anything or not at all, and so need no savepoint.
+        they change anything or not at all, and so need no savepoint; not `soon`: nobody waits for it.
         """
-        return self._thread.submit(_Job(job, refuses_first), frees=frees)
+        return self._thread.submit(_Job(job, refuses_first), frees=frees, soon=soon)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query in a worker thread; all of its statements see the same committed state."""

@@ -97,6 +97,8 @@ class LedgerStore:
             lambda connection: self._advanced(connection, request_id, agent, step),
             frees=state in FINAL,
             refuses_first=True,
+            # The agent has it, and its answer often follows at once: both in one commit.
+            soon=state is not State.DELIVERED,
         )
 
     async def supersede(
