@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from twin.history import files
-from twin.lake.rows import HotColumns, HotRow, columns_of
+from twin.lake.rows import EVERYTHING, HotColumns, HotRow, Wanted, columns_of
 
 START = 1_767_225_600_000_000
 """2026-01-01, where rows begin that have no time of their own."""
@@ -62,7 +62,8 @@ class Replicated:
         if batch:
             yield cast(Sequence[HotRow], batch)
 
-    def columns(self, first: int, last: int, size: int) -> Iterator[HotColumns]:
+    def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:
+        assert wanted is EVERYTHING
         return map(columns_of, self.batches(first, last, size))
 
     def _rows(self) -> Iterator[tuple[object, ...]]:

@@ -1,33 +1,26 @@
 """Hot history files as the sealing process reads them: SQLite, read only, in order of row id.
 
-The runtime goes on writing meanwhile; each batch is a short read of its own, so no snapshot holds back its checkpoints.
+The runtime goes on writing meanwhile; each batch of a sealing is a short read of its own, so no snapshot holds back its
+checkpoints.
 """
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any
 
 from things.errors import StorageDamaged
-from twin.lake.rows import HotColumns, HotRow
-
-T = TypeVar("T")
+from twin.lake.rows import EVERYTHING, HotColumns, Series, Wanted
 
 KNOWN_SCHEMA = 1
 
 _NAME = re.compile(r"\d{4}-\d{2}-\d{2}(?:\.\d+)?\.db")
 # By key: the names of a series come once a file, not once a row.
-_SELECT_COLUMNS = (
-    "SELECT key, row_id, created, received, value, quality, td_version, source_time"
-    " FROM rows WHERE row_id BETWEEN ? AND ? ORDER BY row_id LIMIT ?"
-)
-_SELECT_SERIES = "SELECT key, thing_id, kind, name FROM keys"
-# In the shape of HotRow, so that nothing is made anew in Python for each row.
 _SELECT = (
-    "SELECT row_id, thing_id, kind, name, created, received, value, quality, td_version, source_time, NULL, NULL"
-    " FROM rows LEFT JOIN keys USING (key) WHERE row_id BETWEEN ? AND ? ORDER BY row_id LIMIT ?"
+    "SELECT key, row_id, created, received, value, quality, td_version, source_time"
+    " FROM rows WHERE row_id BETWEEN ? AND ? {more} ORDER BY row_id"
 )
 
 
@@ -40,33 +33,20 @@ class HotFiles:
     def last(self) -> int:
         return max((last for _, _, last in self._files()), default=0)
 
-    def batches(self, first: int, last: int, size: int) -> Iterator[Sequence[HotRow]]:
+    def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:
         for path, start, end in self._spans(first, last):
-            after = start - 1
-            while after < end and (rows := self._read(path, _batch, after + 1, end, size)):
-                yield rows
-                after = rows[-1][0]
-
-    def columns(self, first: int, last: int, size: int) -> Iterator[HotColumns]:
-        for path, start, end in self._spans(first, last):
-            after = start - 1
-            while after < end and (found := self._read(path, _columns, after + 1, end, size)):
-                yield found
-                after = found.row_ids[-1]
+            try:
+                yield from _columns(path, start, end, size, wanted)
+            except sqlite3.OperationalError:
+                if path.exists():
+                    raise
+                # Dropped whole: it was sealed by then.
 
     def _spans(self, first: int, last: int) -> Iterator[tuple[Path, int, int]]:
         """(file, first, last row id) of the files that hold some of these rows."""
         for low, path, high in self._files():
             if high >= first and low <= last:
                 yield path, max(first, low), min(last, high)
-
-    def _read(self, path: Path, read: Callable[[Path, int, int, int], T], first: int, last: int, size: int) -> T | None:
-        try:
-            return read(path, first, last, size)
-        except sqlite3.OperationalError:
-            if not path.exists():
-                return None  # dropped whole: it was sealed by then
-            raise
 
     def _files(self) -> list[tuple[int, Path, int]]:
         """(first row id, file, last row id) of files that hold rows, by rising row id."""
@@ -89,22 +69,38 @@ class HotFiles:
         return sorted(found)
 
 
-def _batch(path: Path, first: int, last: int, size: int) -> list[HotRow]:
-    with _reading(path, first, last) as connection:
-        rows = connection.execute(_SELECT, (first, last, size)).fetchall()
-    orphan = next((row[0] for row in rows if row[1] is None), None)
-    if orphan is not None:
-        raise StorageDamaged(f"{path}, row {orphan}, belongs to no series")
-    return cast(list[HotRow], rows)
+def _columns(path: Path, first: int, last: int, size: int, wanted: Wanted) -> Iterator[HotColumns]:
+    if wanted != EVERYTHING:
+        # Few of many, found by the key of their series: looked for once.
+        with _reading(path, first, last) as connection:
+            series = _series(connection)
+            keys = [key for key, one in series.items() if wanted.takes(one)]
+            conditions = [] if len(keys) == len(series) else [f"AND key IN ({','.join(map(str, keys))})"]
+            conditions += [] if wanted.start is None else [f"AND created >= {int(wanted.start)}"]
+            conditions += [] if wanted.end is None else [f"AND created < {int(wanted.end)}"]
+            cursor = connection.execute(_SELECT.format(more=" ".join(conditions)), (first, last))
+            while rows := cursor.fetchmany(size):
+                yield _by_column(path, rows, series)
+        return
+    after = first - 1
+    while after < last:
+        with _reading(path, first, last) as connection:
+            rows = connection.execute(_SELECT.format(more="") + " LIMIT ?", (after + 1, last, size)).fetchall()
+            # After the rows: a series is stored with its first row, so all of theirs are there by now.
+            series = _series(connection)
+        if not rows:
+            return
+        found = _by_column(path, rows, series)
+        after = found.row_ids[-1]
+        yield found
 
 
-def _columns(path: Path, first: int, last: int, size: int) -> HotColumns | None:
-    with _reading(path, first, last) as connection:
-        rows = connection.execute(_SELECT_COLUMNS, (first, last, size)).fetchall()
-        # After the rows: a series is stored with its first row, so all of theirs are there by now.
-        series = {key: (thing, kind, name) for key, thing, kind, name in connection.execute(_SELECT_SERIES)}
-    if not rows:
-        return None
+def _series(connection: sqlite3.Connection) -> dict[Any, Series]:
+    found = connection.execute("SELECT key, thing_id, kind, name FROM keys")
+    return {key: (thing, kind, name) for key, thing, kind, name in found}
+
+
+def _by_column(path: Path, rows: Sequence[Any], series: dict[Any, Series]) -> HotColumns:
     keys, row_ids, *others = zip(*rows, strict=True)
     missing = set(keys) - series.keys()
     if missing:

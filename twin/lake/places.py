@@ -1,6 +1,6 @@
 """Where a lake lies: a local folder, or any filesystem that pyarrow or fsspec can reach by URL.
 
-Locally a file is written under a hidden temporary name, synced, and renamed; the folder is synced as well. Object
+Locally a file is written under a hidden temporary name, synced, and renamed; the folders are synced as well. Object
 stores make a file visible only when it is complete, so there it is written under its final name. In both cases nothing
 counts before the manifest names it.
 """
@@ -8,7 +8,8 @@ counts before the manifest names it.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +18,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from things.errors import Conflict, SkepError, StorageFailed, StorageFull, Unavailable
+
+WRITERS = 4
+"""Files written at the same time: while one waits for its disk, others are made ready, and syncs share a flush."""
+
+Fill = Callable[[Any], object]
+"""Writes a file's content to a binary file object."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -52,8 +59,13 @@ class Place(Protocol):
         """Raises FileNotFoundError."""
         ...
 
-    def write(self, path: str, fill: Callable[[Any], None]) -> Written:
+    def write(self, path: str, fill: Fill) -> Written:
         """Make a file durable under `path`; `fill` writes it to a binary file object. Replaces what was there."""
+        ...
+
+    def write_all(self, files: Iterable[tuple[str, Fill]]) -> list[Written]:
+        """The same for many files, several at a time; all of them are durable when this returns. Files may be missing
+        and others there when it raises."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
@@ -98,11 +110,25 @@ class LocalPlace:
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
 
-    def write(self, path: str, fill: Callable[[Any], None]) -> Written:
+    def write(self, path: str, fill: Fill) -> Written:
+        return self.write_all([(path, fill)])[0]
+
+    def write_all(self, files: Iterable[tuple[str, Fill]]) -> list[Written]:
+        with _storage_errors(str(self.root)), ThreadPoolExecutor(WRITERS, "lake") as writing:
+            changed: set[Path] = set()
+            asked = []
+            for path, fill in files:
+                changed |= self._made_folders((self.root / path).parent)
+                asked.append(writing.submit(self._fill, path, fill))
+            written = [one.result() for one in asked]
+            list(writing.map(_sync_folder, changed))
+        return written
+
+    def _fill(self, path: str, fill: Fill) -> Written:
+        """Write, sync and rename; the folder's entry is not durable yet."""
         target = self.root / path
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         with _storage_errors(str(target)):
-            self._make_folder(target.parent)
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
             try:
                 with temporary.open("wb") as file:
                     hashing = _Hashing(file)
@@ -113,13 +139,12 @@ class LocalPlace:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-            _sync_folder(target.parent)
         return Written(path, hashing.size, hashing.hexdigest())
 
     def create(self, path: str, data: bytes) -> None:
         target = self.root / path
         with _storage_errors(str(target)):
-            self._make_folder(target.parent)
+            changed = self._made_folders(target.parent)
             temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
             try:
                 with temporary.open("wb") as file:
@@ -133,7 +158,8 @@ class LocalPlace:
                     raise Conflict(f"{path} is already there") from error
             finally:
                 temporary.unlink(missing_ok=True)
-            _sync_folder(target.parent)
+            for folder in changed:
+                _sync_folder(folder)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -153,14 +179,17 @@ class LocalPlace:
         with _storage_errors(path):
             (self.root / path).unlink(missing_ok=True)
 
-    def _make_folder(self, folder: Path) -> None:
+    def _made_folders(self, folder: Path) -> set[Path]:
+        """Make a folder; it, and whichever got a new entry on the way, are to be synced."""
+        changed = {folder}
         missing = []
         while not folder.exists():
             missing.append(folder)
             folder = folder.parent
         for new in reversed(missing):
             new.mkdir(exist_ok=True)
-            _sync_folder(new.parent)
+            changed.add(new.parent)
+        return changed
 
 
 class RemotePlace:
@@ -193,13 +222,17 @@ class RemotePlace:
         with self._filesystem.open_input_stream(path) as stream:
             return stream.read()  # type: ignore[no-any-return]
 
-    def write(self, path: str, fill: Callable[[Any], None]) -> Written:
+    def write(self, path: str, fill: Fill) -> Written:
         with _storage_errors(f"{self._url}/{path}"):
             self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
             with self._filesystem.open_output_stream(path) as stream:
                 hashing = _Hashing(stream)
                 fill(hashing)
         return Written(path, hashing.size, hashing.hexdigest())
+
+    def write_all(self, files: Iterable[tuple[str, Fill]]) -> list[Written]:
+        with ThreadPoolExecutor(WRITERS, "lake") as writing:
+            return list(writing.map(lambda file: self.write(*file), files))
 
     def create(self, path: str, data: bytes) -> None:
         if self.exists(path):

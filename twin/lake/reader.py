@@ -5,7 +5,7 @@ query names its files from one snapshot; a file that is gone or damaged is an er
 answer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import date
 from itertools import pairwise
@@ -19,12 +19,14 @@ from pydantic_core import to_json
 from things.errors import StorageDamaged
 from things.lake import READINGS, READINGS_COLUMNS, Part, Quality, Snapshot, day_of
 from twin.lake.declared import UNKNOWN
+from twin.lake.gathering import Gathering
 from twin.lake.manifest import Manifest
-from twin.lake.rows import HotRow, HotRows
-from twin.lake.tables import DAY_US, arrow_schema, day_tables
+from twin.lake.rows import HotRows, Wanted
+from twin.lake.tables import DAY_US, arrow_schema
 
 T = TypeVar("T")
 
+HOT_BATCH = 50_000
 FIRST_STEP = 4
 """Days, or files, that a page looks into first; each further step is twice as large."""
 
@@ -292,28 +294,13 @@ def _conditions(selection: Selection) -> tuple[list[str], list[Any]]:
 
 
 def _hot_table(hot: HotRows, sealed: int, selection: Selection, schema: pa.Schema) -> pa.Table:
-    keep = _kept(selection)
-    rows = [row for batch in hot.batches(sealed + 1, hot.last(), 50_000) for row in batch if keep(row)]
-    if not rows:
-        return schema.empty_table()
-    parts = [day.table.cast(schema) for day in day_tables(rows, lambda *_: UNKNOWN, "")]
-    return pa.concat_tables(parts)
-
-
-def _kept(selection: Selection) -> Callable[[HotRow], bool]:
-    things, names = frozenset(selection.things), frozenset(selection.names)
-    start = -(2**63) if selection.start is None else selection.start
-    end = 2**63 if selection.end is None else selection.end
-
-    def keep(row: HotRow) -> bool:
-        return (
-            (not things or row[1] in things)
-            and (not names or row[3] in names)
-            and (selection.kind is None or row[2] == selection.kind)
-            and start <= row[4] < end
-        )
-
-    return keep
+    first = max(sealed, selection.after_row or 0) + 1
+    last = hot.last() if selection.before_row is None else min(hot.last(), selection.before_row - 1)
+    gathered = Gathering(lambda *_: UNKNOWN, "")
+    wanted = Wanted(selection.things, selection.names, selection.kind, selection.start, selection.end)
+    for batch in hot.columns(first, last, HOT_BATCH, wanted):
+        gathered.add(batch)
+    return pa.concat_tables([schema.empty_table(), *(day.table.cast(schema) for day in gathered.days())])
 
 
 _ROW = (

@@ -67,6 +67,29 @@ def columns_of(rows: Sequence[HotRow]) -> HotColumns:
     )
 
 
+class Wanted(NamedTuple):
+    """Which hot readings a query is about: empty sequences mean any; times are `created` in µs, from inclusive, to
+    exclusive."""
+
+    things: Sequence[str] = ()
+    names: Sequence[str] = ()
+    kind: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+    def takes(self, series: Series) -> bool:
+        """Whether it is about a series."""
+        thing_id, kind, name = series
+        return (
+            (not self.things or thing_id in self.things)
+            and (self.kind is None or kind == self.kind)
+            and (not self.names or name in self.names)
+        )
+
+
+EVERYTHING = Wanted()
+
+
 class HotRows(Protocol):
     """The rows not yet sealed, as the hot store gives them to the sealing process."""
 
@@ -74,11 +97,7 @@ class HotRows(Protocol):
         """The highest committed row id; 0 when there is none."""
         ...
 
-    def batches(self, first: int, last: int, size: int) -> Iterator[Sequence[HotRow]]:
-        """Rows with ids from `first` to `last` (inclusive), in order of row id, at most `size` at a time. Gaps in the
-        ids are normal."""
-        ...
-
-    def columns(self, first: int, last: int, size: int) -> Iterator[HotColumns]:
-        """The same by column: what sealing takes, since it needs no row by itself."""
+    def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:
+        """Wanted rows with ids from `first` to `last` (inclusive), in order of row id, at most `size` at a time, none
+        of them empty. Gaps in the ids are normal."""
         ...

@@ -5,17 +5,22 @@ commit, nothing happened and the same rows are sealed again; killed after it, th
 """
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from things.lake import PRESENCE, READINGS, REQUESTS, THINGS, Commit, Part, Snapshot, agent_of
 from twin.lake.declared import SeriesTypes
+from twin.lake.gathering import Gathering
 from twin.lake.manifest import Manifest
-from twin.lake.rows import HotColumns, HotRows
-from twin.lake.tables import table_of, tables_of, write_parquet
+from twin.lake.rows import HotRows
+from twin.lake.tables import table_of, write_parquet
 
 ROWS_PER_COMMIT = 500_000
-"""Rows that are in memory at once (about 200 MB), and the most that one commit adds."""
+"""The most that one commit adds. Two such ranges are in memory at once, as Arrow (about 100 bytes a row)."""
 BATCH = 50_000
 
 
@@ -50,7 +55,7 @@ class Sealer:
     def seal(self, hot: HotRows, beside: Sequence[Beside] = (), *, up_to: int | None = None) -> Sealed:
         """Seal everything above the sealed mark, `up_to` a row id (inclusive). Idempotent: nothing new, nothing done.
         Raises Conflict if another writer seals the same gateway."""
-        # Half a million tuples live for a second; looking for cycles among them costs a third of the time.
+        # Tens of thousands of tuples live for a moment; looking for cycles among them costs a third of the time.
         was_collecting = gc.isenabled()
         gc.disable()
         try:
@@ -64,21 +69,39 @@ class Sealer:
         self.types.load(base)
         start = base.sealed + 1
         last = hot.last() if up_to is None else min(up_to, hot.last())
-        rows = parts = size = commits = 0
         fresh = [batch for batch in beside if batch.rows and batch.mark > base.marks.get(batch.table, 0)]
-        waiting: list[HotColumns] = []
-        count = 0
-        for batch in hot.columns(start, last, BATCH):
-            waiting.append(batch)
-            count += len(batch.row_ids)
-            if count >= ROWS_PER_COMMIT:
-                base, written, more = self._commit(base, waiting, fresh)
-                rows, parts, size, commits = rows + count, parts + written, size + more, commits + 1
-                waiting, fresh, count = [], [], 0
-        if waiting or fresh:
-            base, written, more = self._commit(base, waiting, fresh)
-            rows, parts, size, commits = rows + count, parts + written, size + more, commits + 1
-        return Sealed(start, base.sealed, rows, parts, size, commits)
+        for batch in fresh:
+            if batch.table == THINGS:
+                self.types.add(batch.rows)
+        done: list[_Committed] = []
+        # While one range is written and synced, the next one is read.
+        with ThreadPoolExecutor(1, "commit") as committing:
+            running: Future[_Committed] | None = None
+            for gathered in self._ranges(hot, start, last):
+                if running is not None:
+                    done.append(running.result())
+                    base, fresh, running = done[-1].snapshot, [], None
+                if gathered.rows or fresh:
+                    running = committing.submit(self._commit, base, gathered, fresh)
+            if running is not None:
+                done.append(running.result())
+                base = done[-1].snapshot
+        rows, parts, size = (
+            sum(one.rows for one in done),
+            sum(one.parts for one in done),
+            sum(one.size for one in done),
+        )
+        return Sealed(start, base.sealed, rows, parts, size, len(done))
+
+    def _ranges(self, hot: HotRows, first: int, last: int) -> Iterator[Gathering]:
+        """The rows of one commit after the other; the last one may be empty."""
+        gathered = Gathering(self.types, self.manifest.gateway)
+        for batch in hot.columns(first, last, BATCH):
+            gathered.add(batch)
+            if gathered.rows >= ROWS_PER_COMMIT:
+                yield gathered
+                gathered = Gathering(self.types, self.manifest.gateway)
+        yield gathered
 
     def clear_unlisted(self) -> int:
         """Remove what a killed sealing left behind: this gateway's files that no commit names. Only the one writer may
@@ -93,39 +116,46 @@ class Sealer:
                     gone += 1
         return gone
 
-    def _commit(
-        self, base: Snapshot, rows: Sequence[HotColumns], beside: Sequence[Beside]
-    ) -> tuple[Snapshot, int, int]:
+    def _commit(self, base: Snapshot, gathered: Gathering, beside: Sequence[Beside]) -> "_Committed":
         gateway, seq = self.manifest.gateway, base.seq + 1
-        parts: list[Part] = []
-        size = 0
+        files: list[_File] = []
         for batch in beside:
             whole = [{"agent_id": agent_of(str(row.get("thing_id", ""))), **row} for row in batch.rows]
-            table = table_of(batch.table, whole, gateway)
             path = f"{batch.table}/gateway={gateway}/part-{batch.mark:012d}-{seq:012d}.parquet"
-            written = self.place.write(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
-            parts.append(Part(path=path, rows=table.num_rows, sha256=written.sha256, first=0, last=0))
-            size += written.size
-            if batch.table == THINGS:
-                self.types.add(batch.rows)
-        if rows:
-            for day in tables_of(rows, self.types, gateway):
-                path = readings_path(gateway, day.day, day.first, day.last, seq)
-                written = self.place.write(path, lambda file, day=day: write_parquet(day.table, file))  # type: ignore[misc]
-                parts.append(
-                    Part(path=path, rows=day.table.num_rows, sha256=written.sha256, first=day.first, last=day.last)
-                )
-                size += written.size
-        last = rows[-1].row_ids[-1] if rows else base.sealed
+            files.append(_File(path, table_of(batch.table, whole, gateway), 0, 0))
+        for day in gathered.days():
+            files.append(
+                _File(readings_path(gateway, day.day, day.first, day.last, seq), day.table, day.first, day.last)
+            )
+        written = self.place.write_all([(file.path, partial(write_parquet, file.table)) for file in files])
+        parts = [
+            Part(path=file.path, rows=file.table.num_rows, sha256=one.sha256, first=file.first, last=file.last)
+            for file, one in zip(files, written, strict=True)
+        ]
         commit = Commit(
             gateway=gateway,
             seq=seq,
             first=base.sealed + 1,
-            last=last,
+            last=gathered.last or base.sealed,
             parts=parts,
             marks={batch.table: batch.mark for batch in beside},
         )
-        return self.manifest.commit(base, commit), len(parts), size
+        size = sum(one.size for one in written)
+        return _Committed(self.manifest.commit(base, commit), gathered.rows, len(parts), size)
+
+
+class _File(NamedTuple):
+    path: str
+    table: pa.Table
+    first: int
+    last: int
+
+
+class _Committed(NamedTuple):
+    snapshot: Snapshot
+    rows: int
+    parts: int
+    size: int
 
 
 def readings_path(gateway: str, day: str, first: int, last: int, seq: int) -> str:

@@ -12,7 +12,7 @@ from things.lake import READINGS, Snapshot
 from twin.history import files
 from twin.lake.manifest import Manifest
 from twin.lake.places import place_of
-from twin.lake.rows import HotColumns, HotRow, columns_of
+from twin.lake.rows import EVERYTHING, HotColumns, HotRow, Wanted, columns_of
 from twin.lake.sealing import Sealer
 
 NOON = 1_767_268_800_000_000
@@ -31,13 +31,17 @@ class Rows:
     def last(self) -> int:
         return max((row.row_id for row in self.rows), default=0)
 
-    def batches(self, first: int, last: int, size: int) -> Iterator[Sequence[HotRow]]:
-        chosen = [row for row in self.rows if first <= row.row_id <= last]
-        for start in range(0, len(chosen), size):
-            yield chosen[start : start + size]
-
-    def columns(self, first: int, last: int, size: int) -> Iterator[HotColumns]:
-        return map(columns_of, self.batches(first, last, size))
+    def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:
+        start, end = wanted.start or -(2**63), wanted.end or 2**63
+        chosen = [
+            row
+            for row in self.rows
+            if first <= row.row_id <= last
+            and start <= row.created < end
+            and wanted.takes((row.thing_id, row.kind, row.name))
+        ]
+        for number in range(0, len(chosen), size):
+            yield columns_of(chosen[number : number + size])
 
 
 def hot_row(row_id: int, value: object, **members: Any) -> HotRow:

@@ -13,6 +13,7 @@ import pytest
 from tests.twin.lake.samples import DAY, LAMP, NOON, SECOND, Lake, Rows, history_of, hot_row
 from things.errors import Conflict, StorageDamaged
 from things.lake import Commit, Quality
+from twin.lake import sealing
 from twin.lake.hot import HotFiles
 from twin.lake.sealing import Beside
 
@@ -68,6 +69,26 @@ def test_a_value_is_typed_by_the_version_it_was_published_under(tmp_path: Path) 
 
     longs = lake.table().sort_by("row_id")["value_long"].to_pylist()
     assert longs == [None, 21, 21]
+
+
+@pytest.mark.parametrize("count", [0, 5, 6, 7])
+def test_a_long_backlog_is_sealed_by_several_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(sealing, "ROWS_PER_COMMIT", 3)
+    monkeypatch.setattr(sealing, "BATCH", 1)
+    lake = Lake(tmp_path)
+    rows = [hot_row(row_id, row_id / 2) for row_id in range(1, count + 1)]
+
+    sealed = lake.sealer.seal(Rows(rows), [things()])
+
+    # The Thing Description goes with the first of them, or alone.
+    commits = max(1, -(-count // 3))
+    assert (sealed.first, sealed.last, sealed.rows, sealed.commits) == (1, count, count, commits)
+    assert lake.snapshot().seq == commits
+    assert sum(part.rows for part in lake.snapshot().parts if part.table == "readings") == count
+    assert sealed.parts == len(lake.snapshot().parts)
+    assert not count or lake.values() == [(row_id, row_id / 2) for row_id in range(1, count + 1)]
 
 
 def test_rows_lie_in_the_day_they_were_created_in_order_of_series_and_time(tmp_path: Path) -> None:
@@ -169,6 +190,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.twin.lake.samples import Lake
+from twin.lake import sealing
 from twin.lake.hot import HotFiles
 from twin.lake import sealing
 
