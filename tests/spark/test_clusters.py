@@ -1,28 +1,21 @@
 """The same jobs on a standalone cluster with two workers and over Spark Connect, started for real from the package."""
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
-from spark.java import found_java
+from tests.spark.clusters import CLASS, cluster, environment, started
 from tests.spark.samples import series
 from tests.twin.lake.rollups import plain_rollups
 from tests.twin.lake.samples import SECOND, Lake, Rows
 
 pytestmark = pytest.mark.spark
 
-CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 POINTS: list[tuple[float, object]] = [(second, second / 7) for second in range(0, 1800, 45)]
 
 READS = """
@@ -49,18 +42,9 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.mark.trial
 def test_jobs_and_source_run_on_a_standalone_cluster_with_two_workers(lake: Lake, tmp_path: Path) -> None:
-    with ExitStack() as running:
-        main = [str(CLASS), "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0"]
-        master = running.enter_context(
-            _started([*main, "--webui-port", "0"], tmp_path / "master.log", r"Starting Spark master at (spark://\S+)")
-        )
-        for number in (1, 2):
-            worker = [str(CLASS), "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"]
-            worker += ["--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"work{number}"), master]
-            running.enter_context(_started(worker, tmp_path / f"worker{number}.log", r"Successfully registered with"))
-
-        found = _rollup(lake, "--master", master)
-        said = _python("-c", READS, str(lake.root), master, "").stdout
+    with cluster(tmp_path) as running:
+        found = _rollup(lake, "--master", running.url)
+        said = _python("-c", READS, str(lake.root), running.url, "").stdout
 
     _assert_rollup(found)
     assert "rows 40 40" in said
@@ -75,8 +59,8 @@ def test_jobs_and_source_run_over_spark_connect(lake: Lake, tmp_path: Path) -> N
         server += ["--conf", setting]
     server += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2", "spark-internal"]
 
-    with _started(server, tmp_path / "connect.log", r"Spark Connect server started at: \S*?:(\d+)") as port:
-        remote = f"sc://127.0.0.1:{port}"
+    with started(server, tmp_path / "connect.log", r"Spark Connect server started at: \S*?:(\d+)") as listening:
+        remote = f"sc://127.0.0.1:{listening.said}"
         found = _rollup(lake, "--remote", remote)
         said = _python("-c", READS, str(lake.root), "", remote).stdout
 
@@ -95,35 +79,7 @@ def _assert_rollup(found: Sequence[Mapping[str, Any]]) -> None:
         assert one["mean_tw"] == pytest.approx(other["mean_tw"])
 
 
-def _environment() -> dict[str, str]:
-    java = {"JAVA_HOME": str(found_java().home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    return {**os.environ, **java}
-
-
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=180, env=_environment())
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=180, env=environment())
     assert done.returncode == 0, done.stderr[-2000:]
     return done
-
-
-@contextmanager
-def _started(command: Sequence[str], log: Path, ready: str) -> Iterator[str]:
-    """A server process in a group of its own, until the block ends; gives what its log says when it is ready."""
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=_environment(), start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + 120
-        while not (match := re.search(ready, log.read_text(errors="replace"))):
-            assert process.poll() is None, log.read_text(errors="replace")[-2000:]
-            assert time.monotonic() < deadline, log.read_text(errors="replace")[-2000:]
-            time.sleep(0.05)
-        yield match[match.lastindex or 0]
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

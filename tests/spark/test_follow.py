@@ -20,6 +20,7 @@ from pyspark.testing import assertDataFrameEqual
 from spark.jobs import follow, rollup, runs
 from spark.jobs.locks import only_job
 from spark.transforms import partials, rollups
+from tests.spark.clusters import cluster, environment
 from tests.spark.samples import readings_of, series
 from tests.twin.lake.samples import NOON, SECOND, Lake, Rows, hot_row
 from twin.lake.rows import HotRow
@@ -151,6 +152,35 @@ def test_a_killed_stream_goes_on_and_counts_every_row_once(spark: SparkSession, 
     print(f"0 lost of 200 over {len(instants)} kills")
 
 
+@pytest.mark.trial
+@pytest.mark.timeout(600)
+def test_killed_executors_and_a_killed_driver_of_a_cluster_lose_and_repeat_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.sealer.seal(Rows(disordered(200)))
+    slots = lake.root / "streams/rollup-5m/level=0"
+
+    with cluster(tmp_path) as running:
+        command = _command(lake.root, running.url)
+
+        def executors_die() -> bool:
+            executors = [one for worker in running.workers for one in worker.children]
+            if not executors or not (any(slots.glob("slot=01/_temporary")) or (slots / "slot=01/_SUCCESS").exists()):
+                return False
+            for executor in executors:
+                os.kill(executor, signal.SIGKILL)
+            return True
+
+        _killed(command, executors_die, lambda: (slots / "slot=03/_SUCCESS").exists())
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert sum(row["count"] for row in found) == 200
+    assert_same(found, [row.asDict() for row in rollup.run(spark, lake.root).drop("window_start").collect()])
+
+
 def plain(frame: DataFrame) -> DataFrame:
     """In an order, gaps too."""
     return frame.withColumn("gaps", F.sort_array("gaps")).orderBy("name", "w")
@@ -163,20 +193,23 @@ def assert_same(found: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[s
             assert one[name] == pytest.approx(other[name]), name
 
 
-def _command(lake: Path) -> list[str]:
+def _command(lake: Path, master: str = "local[2]") -> list[str]:
     job = [sys.executable, "-m", "spark.jobs.rollup", "--lake", str(lake), "--follow", "--once", "--json"]
-    return [*job, "--max-rows", "11", "--master", "local[2]"]
+    return [*job, "--max-rows", "11", "--master", master]
 
 
-def _killed(command: Sequence[str], instant: Callable[[], bool]) -> None:
-    """Run until the instant comes, then kill driver and executors at once."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 120
+def _killed(command: Sequence[str], *instants: Callable[[], bool]) -> None:
+    """Run until these instants have come, one after the other, then kill the driver and its own processes at once."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=environment()
+    )
+    deadline = time.monotonic() + 240
     try:
-        while not instant():
-            assert time.monotonic() < deadline
-            assert process.poll() is None, "the stream ended before it could be killed"
-            time.sleep(0.005)
+        for instant in instants:
+            while not instant():
+                assert time.monotonic() < deadline
+                assert process.poll() is None, "the stream ended before it could be killed"
+                time.sleep(0.005)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
