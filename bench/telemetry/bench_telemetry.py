@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -56,31 +57,33 @@ FROM windows LEFT JOIN medians USING (gateway, thing_id, kind, name)
 """The roll-up as one would write it by hand."""
 
 
+SECTIONS = ("seal", "anomalies", "read", "rollup", "stream")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="sections whose name contains this: seal, read, rollup, stream, ...")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="all of them unless told")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        if options.only in "seal":
+        if "seal" in options.only:
             show_sealing(root / "hot", min(options.rows, 1_000_000))
-        if options.only == "seal":
+        session = opened("bench", master="local[2]", options={"spark.driver.memory": "2g"})
+        if "anomalies" in options.only:
+            show_anomalies(session)
+        if {"read", "rollup", "stream"}.isdisjoint(options.only):
             return
         files = made_lake(root / "lake", options.rows)
-        session = opened("bench", master="local[2]", options={"spark.driver.memory": "2g"})
         register(session)
         lake = str(root / "lake")
-        sections: dict[str, Callable[[], None]] = {
-            "read": lambda: show_reading(session, lake, files, options.rounds),
-            "rollup": lambda: show_rollups(session, lake, files, options.rounds),
-            "stream": lambda: show_stream(session, lake, options.rows),
-            "anomalies": lambda: show_anomalies(session),
-        }
-        for name, section in sections.items():
-            if options.only in name:
-                section()
+        if "read" in options.only:
+            show_reading(session, lake, files, options.rounds)
+        if "rollup" in options.only:
+            show_rollups(session, lake, files, options.rounds)
+        if "stream" in options.only:
+            show_stream(session, lake, options.rows)
 
 
 def show_sealing(root: Path, rows: int) -> None:
@@ -167,28 +170,35 @@ def show_rollups(session: SparkSession, lake: str, files: Sequence[str], rounds:
 
 
 def show_stream(session: SparkSession, lake: str, rows: int) -> None:
-    """Rows a second through the following roll-up, and through the stream by itself."""
-
-    def drained(name: str, take: Callable[[DataFrame, int], None]) -> float:
-        reader = session.readStream.format("skep").option("lake", lake).option("maxRowsPerBatch", 500_000)
-        began = time.perf_counter()
-        query = (
-            reader.load()
-            .writeStream.foreachBatch(take)
-            .option("checkpointLocation", f"{lake}/../{name}")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return time.perf_counter() - began
+    """Rows a second through the following roll-up in batches of half a million, and through the source by itself."""
+    began = time.perf_counter()
+    query = follow.start(session, lake, max_rows=500_000)
+    query.awaitTermination()
+    print(f"follow     {rows / (time.perf_counter() - began):,.0f} rows/s rolled up, ", end="")
+    # The first batch is the one in which Spark compiles; folds fall into later ones.
+    later: list[Any] = list(query.recentProgress)[1:]
+    if later:
+        last = max(float(progress["batchDuration"]) for progress in later) / 1_000
+        spent = sum(float(progress["batchDuration"]) for progress in later) / 1_000
+        print(f"{500_000 * len(later) / spent:,.0f} after the first batch, slowest batch {last:.1f} s")
+    sums = ("count(*)", "sum(count)", "sum(sum)", "sum(first)", "sum(last)", "sum(mean_tw)", "sum(completeness)")
+    at_once = rollup(lakes.readings(session, lake), 300, lakes.intervals(session, lake))
+    ours, whole = (frame.selectExpr(*sums).collect()[0] for frame in (follow.table(session, lake), at_once))
+    assert all(math.isclose(one, other, rel_tol=1e-9) for one, other in zip(ours, whole, strict=True)), (ours, whole)
 
     counted: list[int] = []
-    took = drained("plain", lambda frame, _: counted.append(frame.count()))
-    assert sum(counted) == rows
-    print(f"stream     {rows / took:,.0f} rows/s read")
+    reader = session.readStream.format("skep").option("lake", lake).option("maxRowsPerBatch", 500_000)
     began = time.perf_counter()
-    follow.start(session, lake).awaitTermination()
-    print(f"follow     {rows / (time.perf_counter() - began):,.0f} rows/s rolled up")
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(lambda frame, _: counted.append(frame.count()))
+        .option("checkpointLocation", f"{lake}/../plain")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sum(counted) == rows
+    print(f"stream     {rows / (time.perf_counter() - began):,.0f} rows/s read by the source, row by row")
 
 
 def _in_turns(ways: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:

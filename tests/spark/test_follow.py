@@ -162,7 +162,7 @@ def test_killed_executors_and_a_killed_driver_of_a_cluster_lose_and_repeat_nothi
     slots = lake.root / "streams/rollup-5m/level=0"
 
     with cluster(tmp_path) as running:
-        command = _command(lake.root, running.url)
+        command = _command(lake.root, running.url, max_rows=40)
 
         def executors_die() -> bool:
             executors = [one for worker in running.workers for one in worker.children]
@@ -193,9 +193,9 @@ def assert_same(found: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[s
             assert one[name] == pytest.approx(other[name]), name
 
 
-def _command(lake: Path, master: str = "local[2]") -> list[str]:
+def _command(lake: Path, master: str = "local[2]", max_rows: int = 11) -> list[str]:
     job = [sys.executable, "-m", "spark.jobs.rollup", "--lake", str(lake), "--follow", "--once", "--json"]
-    return [*job, "--max-rows", "11", "--master", master]
+    return [*job, "--max-rows", str(max_rows), "--master", master]
 
 
 def _killed(command: Sequence[str], *instants: Callable[[], bool]) -> None:
