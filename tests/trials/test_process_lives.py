@@ -8,10 +8,10 @@ Time is the process's own: what its clocks did is judged by the times in the led
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ import httpx2
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from runtime.clocks import wall_clock
-from tests.support import Account
 from tests.trials.manual_agent import ManualAgent
-from tests.trials.process import DOWN, RuntimeProcess, furnished, runtime_process
+from tests.trials.process import DOWN, furnished, runtime_process
+from tests.trials.world import ACTIONS, BRIEF_S, KINDS, ORDERS, TDS, Request, World, due_of
 from things.delivery import FINAL, Reason, State, is_legal
 from things.times import parse_time
 
@@ -36,78 +36,8 @@ MAX_ENDS = 1
 """How often the runtime is ended in one life, apart from the kill at the end of each; a start takes seconds."""
 SETTLE_S = 10.0
 LATE_US = 1_000_000
-BRIEF_S = 1.0
 WHICH = st.integers(0, 1_000)
-"""Chooses among what there is then: what is drawn must not depend on it."""
-
-ORDERS = {"burst": "burst", "acked": "until-ack", "answered": "until-response"}
-KINDS = {"go": (600.0, 600.0), "brief": (BRIEF_S, 600.0), "hasty": (600.0, BRIEF_S), "level": (600.0, 600.0)}
-"""What can be asked: until when it must be handed over, and then answered, in seconds. `level` is a property."""
-ACTIONS = sorted(set(KINDS) - {"level"})
-
-
-def _clocks(kind: str) -> dict[str, Any]:
-    expires_s, deadline_s = KINDS[kind]
-    return {"type": "integer", "skep:expires": expires_s, "skep:deadline": deadline_s}
-
-
-TDS: dict[str, dict[str, Any]] = {
-    f"dtw:works:{thing}": {
-        "@context": "https://www.w3.org/2022/wot/td/v1.1",
-        "title": thing,
-        "skep:order": order,
-        "actions": {kind: {**_clocks(kind), "input": {"type": "integer"}} for kind in ACTIONS},
-        "properties": {"level": _clocks("level")},
-    }
-    for thing, order in ORDERS.items()
-}
-
-
-@dataclass(slots=True)
-class Request:
-    """What the model knows of one request."""
-
-    reference: str
-    thing: str
-    kind: str
-    number: int
-    request_id: str = ""
-    state: State = State.PENDING
-    reason: Reason | None = None
-    was_delivered: bool = False
-    may_be: set[State] = field(default_factory=set)
-    """Final states that were said or asked for, and nobody knows whether the runtime heard it."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in FINAL
-
-
-@dataclass(slots=True)
-class World:
-    """The process, its clients, and what they were told; it outlasts the lives in it."""
-
-    process: RuntimeProcess
-    accounts: dict[str, Account]
-    client: httpx2.AsyncClient
-    told: list[tuple[int, str, str]] = field(default_factory=list)
-    """Sequence number, request id and state of each status in the caller's inbox, as they came."""
-    lives: int = 0
-    requests: int = 0
-
-    async def listen(self) -> None:
-        """Read the caller's inbox for good, each time from where it was."""
-        headers = {"authorization": f"Bearer {self.accounts['ann'].token}", "last-event-id": "0"}
-        async with httpx2.AsyncClient(trust_env=False, timeout=None) as client:
-            while True:
-                with suppress(*DOWN):
-                    async with client.stream("GET", f"{self.process.http}/inbox", headers=headers) as reply:
-                        async for line in reply.aiter_lines():
-                            if line.startswith("data:"):
-                                status = json.loads(line.removeprefix("data:"))
-                                self.told.append((status["seq"], status["requestID"], status["state"]))
-                                headers["last-event-id"] = str(status["seq"])
-                await asyncio.sleep(0.02)
+"""Chooses among what there is then: what is drawn must not depend on times."""
 
 
 class LivesInAProcess(RuleBasedStateMachine):
@@ -127,16 +57,17 @@ class LivesInAProcess(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ agents
 
+    @precondition(lambda self: self._agent is None)
     @rule()
     def agent_connects(self) -> None:
-        if self._agent is None:
-            self._run(self._connect())
+        self._run(self._connect())
 
+    @precondition(lambda self: self._agent is not None)
     @rule()
     def agent_is_lost(self) -> None:
-        if self._agent is not None:
-            self._run(self._lose_agent())
+        self._run(self._lose_agent())
 
+    @precondition(lambda self: self._agent is not None and self._requests)
     @rule(which=WHICH)
     def agent_acknowledges(self, which: int) -> None:
         request = self._pick(which, self._unacknowledged)
@@ -145,6 +76,7 @@ class LivesInAProcess(RuleBasedStateMachine):
             if request.state is State.PENDING:
                 request.state, request.was_delivered = State.DELIVERED, True
 
+    @precondition(lambda self: self._agent is not None and self._requests)
     @rule(
         which=WHICH,
         state=st.sampled_from([State.RUNNING, State.WAITING, State.APPLIED, State.COMPLETED, State.FAILED]),
@@ -157,6 +89,7 @@ class LivesInAProcess(RuleBasedStateMachine):
             if request is not None and self._agent is not None:
                 self._run(self._report(request, state))
 
+    @precondition(lambda self: self._agent is not None and self._requests)
     @rule(which=WHICH, state=st.sampled_from([State.RUNNING, State.COMPLETED, State.FAILED]))
     def agent_is_lost_after_a_word(self, which: int, state: State) -> None:
         request = self._pick(which, self._given)
@@ -164,6 +97,7 @@ class LivesInAProcess(RuleBasedStateMachine):
             self._unheard(request, state)
             self._run(self._lose_agent((request.request_id, state)))
 
+    @precondition(lambda self: self._requests)
     @rule(which=WHICH)
     def stranger_reports(self, which: int) -> None:
         request = self._pick(which, list(self._requests.values()))
@@ -188,12 +122,14 @@ class LivesInAProcess(RuleBasedStateMachine):
             for one in older:
                 one.state, one.reason = State.CANCELLED, Reason.SUPERSEDED
 
+    @precondition(lambda self: self._requests)
     @rule(which=WHICH)
     def caller_repeats(self, which: int) -> None:
         request = self._pick(which, list(self._requests.values()))
         if request is not None:
             self._run(self._ask(request))
 
+    @precondition(lambda self: self._requests)
     @rule(which=WHICH)
     def caller_cancels(self, which: int) -> None:
         request = self._pick(which, list(self._requests.values()))
@@ -211,11 +147,13 @@ class LivesInAProcess(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ time and misfortune
 
+    @precondition(lambda self: self._requests)
     @rule()
     def clocks_run_out(self) -> None:
         """Until every request with a brief clock that runs is over."""
         self._run(self._settled(until_due=True))
 
+    @precondition(lambda self: self._requests and self._ends < MAX_ENDS)
     @rule(
         thing=st.sampled_from(sorted(ORDERS)),
         kinds=st.lists(st.sampled_from(sorted(KINDS)), max_size=4),
@@ -225,10 +163,9 @@ class LivesInAProcess(RuleBasedStateMachine):
     )
     def runtime_ends(self, thing: str, kinds: list[str], which: int, milliseconds: int, gently: bool) -> None:
         """While requests are being accepted and an answer is on its way; callers then repeat what they ask."""
-        if self._ends < MAX_ENDS:
-            self._ends += 1
-            asked = [self._new(thing, kind) for kind in kinds]
-            self._run(self._end_runtime(asked, self._pick(which, self._given), milliseconds / 1e3, gently))
+        self._ends += 1
+        asked = [self._new(thing, kind) for kind in kinds]
+        self._run(self._end_runtime(asked, self._pick(which, self._given), milliseconds / 1e3, gently))
 
     # ------------------------------------------------------------ what must always hold
 
@@ -260,7 +197,9 @@ class LivesInAProcess(RuleBasedStateMachine):
         return self._agent is not None and request.request_id in self._agent.handed
 
     def _of(self, thing: str) -> list[Request]:
-        return [one for one in self._requests.values() if one.thing == thing]
+        """In the order in which they were accepted; what has just been asked comes last."""
+        mine = [one for one in self._requests.values() if one.thing == thing]
+        return sorted(mine, key=lambda one: one.opened or math.inf)
 
     def _goes_at_once(self, thing: str) -> bool:
         if self._agent is None:
@@ -311,7 +250,7 @@ class LivesInAProcess(RuleBasedStateMachine):
     def _in_order_within_each_thing(self) -> None:
         by_id = {one.request_id: one for one in self._requests.values()}
         for thing, order in ORDERS.items():
-            numbers = [by_id[one].number for one in self._received if by_id[one].thing == thing]
+            numbers = [by_id[one].opened for one in self._received if by_id[one].thing == thing]
             assert numbers == sorted(numbers), f"{thing} got {numbers}"
             handed = [one for one in self._of(thing) if self._is_handed(one)]
             if order == "until-ack":
@@ -359,6 +298,7 @@ class LivesInAProcess(RuleBasedStateMachine):
 
     async def _lose_agent(self, *last_words: tuple[str, str]) -> None:
         assert self._agent is not None
+        self._note_received(self._agent)
         await self._agent.hang_up(*last_words)
         self._agent_is_gone(everything=False)
 
@@ -418,6 +358,11 @@ class LivesInAProcess(RuleBasedStateMachine):
         found: dict[str, Any] = reply.json()
         return found
 
+    async def _open_rows(self) -> dict[str, dict[str, Any]]:
+        states = "&".join(f"state={state}" for state in State if state not in FINAL)
+        reply = await self._send("GET", f"/requests?{states}&limit=200")
+        return {row["requestID"]: row for row in reply.json()["items"]}
+
     async def _settled(self, *, until_due: bool = False) -> None:
         """Until the ledger says what the model says, and the agent was handed what it should have been."""
         differences: list[str] = []
@@ -429,19 +374,22 @@ class LivesInAProcess(RuleBasedStateMachine):
 
     async def _differences(self, *, until_due: bool) -> list[str]:
         found = []
+        rows = await self._open_rows()
         for request in [one for one in self._requests.values() if not one.is_over]:
-            row = await self._row(request)
-            self._ran_out(request, row) or self._turned_out(request, row)
+            row = rows.get(request.request_id) or await self._row(request)
+            request.opened = row["transitions"][0]["seq"]
+            if not self._ran_out(request, row):
+                self._turned_out(request, row)
             if row["state"] != request.state:
                 found.append(f"{request} is {row['state']} {row.get('reason')}")
-            elif until_due and not request.is_over and _due(request, row) <= wall_clock() + int(2 * BRIEF_S * 1e6):
+            elif until_due and not request.is_over and due_of(request, row) <= wall_clock() + int(2 * BRIEF_S * 1e6):
                 found.append(f"{request} is still to end")
         self._note_received(self._agent)
         return found + [f"{one} was not handed over" for one in self._owed()]
 
     def _ran_out(self, request: Request, row: dict[str, Any]) -> bool:
         """Whether its clock ended it: not before its time, and no later than a second after it."""
-        due = _due(request, row)
+        due = due_of(request, row)
         if row["state"] != State.FAILED or row.get("reason") not in (Reason.EXPIRED, Reason.TIMEOUT):
             late = wall_clock() - max(due, self._back_since(due))
             assert row["state"] in FINAL or late <= LATE_US + 500_000, f"{request} is {late / 1e6:.1f} s late"
@@ -506,19 +454,6 @@ async def _said(agent: ManualAgent, request_id: str) -> None:
     await agent.say(request_id, State.COMPLETED)
 
 
-def _due(request: Request, row: dict[str, Any]) -> int:
-    """When its running clock ends it, by the times of its steps."""
-    deadline: int | None = None
-    length = round(KINDS[request.kind][1] * 1e6)
-    for step in row["transitions"]:
-        state, at = State(step["state"]), parse_time(step["at"])
-        if state is State.DELIVERED:
-            deadline = deadline or at + length
-        elif state not in FINAL and state is not State.PENDING:
-            deadline = at + length
-    return parse_time(row["expires"]) if deadline is None else deadline
-
-
 def lives(home: Path, count: int, *, alike: bool) -> str:
     """Live so many lives in one process, `alike` every time or at random; what came of it, in one line."""
     with asyncio.Runner() as runner:
@@ -526,11 +461,16 @@ def lives(home: Path, count: int, *, alike: bool) -> str:
         hosting = runtime_process(home)
         process = runner.run(hosting.__aenter__())
         try:
-            client = httpx2.AsyncClient(trust_env=False, timeout=20, limits=httpx2.Limits(max_keepalive_connections=0))
+            client = httpx2.AsyncClient(trust_env=False, timeout=20)
             world = World(process, accounts, client)
             listening = runner.get_loop().create_task(world.listen())
+
+            class Lives(LivesInAProcess):
+                def __init__(self) -> None:
+                    super().__init__(runner, world)
+
             run_state_machine_as_test(
-                lambda: LivesInAProcess(runner, world),
+                Lives,
                 settings=settings(
                     max_examples=count,
                     stateful_step_count=STEPS,
