@@ -4,13 +4,14 @@ Beside the codes of `things.errors` stand four refusals that only HTTP knows. An
 to the client and a traceback in our log.
 """
 
+from typing import Any
+
 from starlette.responses import Response
 
 from things import problems
 from things.delivery import DeliveryStatus
 from things.errors import SkepError
 from things.jsontext import encode
-from things.messages import JSONValue
 from things.problems import STATUSES as STATUSES
 from things.problems import Details, details, failure
 
@@ -59,7 +60,7 @@ def problem(error: SkepError, *, for_page: bool = False) -> Response:
     return reply
 
 
-def document(code: str, detail: str, **extra: JSONValue) -> Response:
+def document(code: str, detail: str, **extra: Any) -> Response:
     """A problem document by its code."""
     return _reply({**details(code, detail), **extra})
 
