@@ -121,20 +121,15 @@ def refusal(code: int, detail: str) -> Document:
 
 def refused(error: SkepError) -> Document:
     """The body that says why something was refused; `error` is the stable code."""
-    return {**refusal(code_of(error), error.detail), "error": error.code}
+    body = {**refusal(code_of(error), error.detail), "error": error.code}
+    if isinstance(error, ConfirmationRequired):
+        body |= {"confirmation": error.token, "expiresIn": error.valid_s}
+    return body
 
 
 def code_of(error: SkepError) -> int:
     """The response code of an error."""
     return 501 if isinstance(error, Unknown) else CODES.get(error.code, 400)
-
-
-def refusal_of(error: SkepError) -> Document:
-    """The body by which an error is told."""
-    body = refusal(code_of(error), error.detail)
-    if isinstance(error, ConfirmationRequired):
-        body |= {"confirmation": error.token, "expiresIn": error.valid_s}
-    return body
 
 
 def best_refusal(document: JSONValue, error: SkepError) -> Document:
