@@ -1,6 +1,6 @@
 """Whoever loses a right, a role, a token or an account hears nothing more: on MQTT of both engines, MQTT over
-WebSocket, event streams and long polls. What is published after the act has been answered reaches none of their open
-sessions, and where credentials ended the sessions are closed within a second.
+WebSocket, event streams, long polls, the web thing protocol and the messaging node. What is published after the act has
+been answered reaches none of their open sessions, and where credentials ended the sessions are closed within a second.
 """
 
 import asyncio
@@ -17,9 +17,13 @@ import aiomqtt
 import anyio
 import httpx2
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from authz.documents import RuleDocument, parsed
 from authz.policy.sets import set_document
+from tests.bindings.messaging_node.support import SM
+from tests.bindings.messaging_node.support import client as node_client
+from tests.bindings.websocket.clients import web_thing_client
 from tests.support import PUMP, Account, Skep, skep
 from tests.trials.process import mqtt_client
 from things.delivery import DeliveryStatus
@@ -93,6 +97,30 @@ class Trial:
             async for line in reply.aiter_lines():
                 if line.startswith("data:"):
                     watcher.heard.append(int(json.loads(line.removeprefix("data:"))["value"]))
+
+    async def web_thing(self, watcher: Watcher) -> None:
+        async with web_thing_client(self.runtime, self.who) as client:
+            answer = await client.request("subscribeevent", THING, name="alarm")
+            assert "error" not in answer, answer
+            async with anyio.create_task_group() as tasks:
+
+                async def heard() -> None:
+                    while True:
+                        watcher.heard.append(int((await client.notified.get())["data"]))
+
+                tasks.start_soon(heard)
+                await client.socket.wait_closed()
+                tasks.cancel_scope.cancel()
+
+    async def node(self, watcher: Watcher) -> None:
+        event = f"thing://localhost/{THING.removeprefix('dtw:').replace(':', '/')}/children/alarm"
+        with suppress(ConnectionClosed):
+            async with node_client(self.runtime, self.who.name, self.who.token) as client:
+                assert await client.code("subscribe", SM, {"resources": [event]}) == 200
+                for message in client.aside:
+                    watcher.heard.append(int(message["body"]["value"]))
+                async for text in client.socket:
+                    watcher.heard.append(int(json.loads(text)["body"]["value"]))
 
     async def long_poll(self, watcher: Watcher) -> None:
         after = self.runtime.running.rooms.twin.history.last_row
@@ -173,7 +201,8 @@ async def _account(runtime: Skep, name: str, act: str) -> Account:
 async def revoked_once(runtime: Skep, name: str, act: str, websocket: bool) -> float:
     """One trial: how long the sessions stayed open after the act began, in seconds."""
     trial = Trial(runtime, await _account(runtime, name, act))
-    kinds = [trial.mqtt, trial.stream, trial.long_poll, *([trial.mqtt_over_websocket] if websocket else [])]
+    kinds = [trial.mqtt, trial.stream, trial.long_poll, trial.web_thing, trial.node]
+    kinds += [trial.mqtt_over_websocket] if websocket else []
     watchers = [Watcher(kind.__name__) for kind in kinds]
 
     async def watched(kind: Callable[[Watcher], Awaitable[None]], watcher: Watcher) -> None:
@@ -228,7 +257,7 @@ async def revoked_often(home: Path, engine: str, times: int) -> str:
         for number in range(times):
             act = acts[number % len(acts)]
             slowest = max(slowest, await revoked_once(runtime, f"eve-{number}", act, websocket=engine == "native"))
-            sessions += 4 if engine == "native" else 3
+            sessions += 6 if engine == "native" else 5
     return f"0 of {sessions} sessions heard anything after {times} revocations; closed within {slowest * 1e3:.0f} ms"
 
 
