@@ -1,27 +1,16 @@
-"""Writing rights to disk: whole, synced, and under their name only when complete."""
+"""How rights reach the disk: handed in, since whoever keeps secrets does it already."""
 
-import os
 from pathlib import Path
+from typing import Protocol
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace `path` with `content` in one step."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+class PrivateFiles(Protocol):
+    """Files of the owner alone (0600), each whole and synced before it has its name."""
 
+    def write_private(self, path: Path, content: bytes) -> None:
+        """Replace `path` with `content` in one step."""
+        ...
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in `folder` survive a power cut."""
+        ...

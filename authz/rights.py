@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from authz.documents import Document, RoleDocument, StoredRule, parsed, role_document, rule_document
-from authz.files import write_whole
+from authz.files import PrivateFiles
 from authz.roles import RoleRights
 from authz.rules import Rule
 from things.errors import Invalid, StorageDamaged
@@ -43,8 +43,9 @@ class _File(Document):
 class RightsFile:
     """`{home}/rights.json`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: PrivateFiles) -> None:
         self.path = path
+        self._files = files
 
     def load(self) -> Rights:
         """What is kept; nothing yet at a first start. Raises StorageDamaged."""
@@ -74,4 +75,4 @@ class RightsFile:
             "rules": [rule_document(rule) for rule in rights.rules.values()],
             "policies": sorted(rights.policies),
         }
-        write_whole(self.path, encode(document) + b"\n")
+        self._files.write_private(self.path, encode(document) + b"\n")

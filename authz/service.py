@@ -1,7 +1,7 @@
 """Rights as Things: `dtw:authz:admin` for admins, `dtw:authz:user` for agents and services about their own Things."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from things.decisions import Context
 from things.errors import Invalid, NotFound, UnknownAccount
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
-from things.methods import Input, Method, Methods, Nothing
+from things.methods import Input, Method, MethodService, Nothing
 from things.times import parse_time, rfc3339
 
 ADMIN = "dtw:authz:admin"
@@ -107,23 +107,7 @@ class _Try(Input):
     messages: Annotated[tuple[dict[str, JSONValue], ...], Field(min_length=1, max_length=MAX_TRIED)]
 
 
-class _Service:
-    def __init__(self, thing_id: str, operation: Operation, methods: Sequence[Method], td: Mapping[str, str]) -> None:
-        self.thing_id = thing_id
-        self._operation = operation
-        self._methods = Methods(thing_id, methods)
-        self.td: dict[str, Any] = self._methods.td(**td)
-
-    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
-        """What calling the method amounts to. Raises UnknownName."""
-        return self._operation, Address(self.thing_id, Kind.ACTION, self._methods.get(name).name)
-
-    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
-        """Carry it out; the caller's right to has been decided. Raises SkepError."""
-        return await self._methods.call(name, data, principal)
-
-
-class AuthzAdmin(_Service):
+class AuthzAdmin(MethodService):
     """Roles, rules and policies: for admins."""
 
     def __init__(
@@ -156,11 +140,9 @@ class AuthzAdmin(_Service):
                 Method(name="reload", title="Read policy files again", input=Nothing, run=self._reload),
                 Method(name="explain", title="Explain a decision", input=Question, run=self._explain, safe=True),
             ],
-            {
-                "type_": "skep:RightsAdministration",
-                "title": "Rights",
-                "description": "Roles, rules and policies of this installation.",
-            },
+            type_="skep:RightsAdministration",
+            title="Rights",
+            description="Roles, rules and policies of this installation.",
         )
 
     async def _list_roles(self, _given: Nothing, _principal: Principal) -> JSONValue:
@@ -263,7 +245,7 @@ class AuthzAdmin(_Service):
         return answered(authorizer, principal, question, self._clock())
 
 
-class AuthzUser(_Service):
+class AuthzUser(MethodService):
     """Rules of agents and services about their own Things, and everybody's own rights explained."""
 
     def __init__(
@@ -285,11 +267,9 @@ class AuthzUser(_Service):
                 Method(name="removeRule", title="Remove one's rule", input=_RuleID, run=self._remove_rule),
                 Method(name="explain", title="Explain what one may do", input=Question, run=self._explain, safe=True),
             ],
-            {
-                "type_": "skep:OwnRights",
-                "title": "My rights",
-                "description": "What the caller may do, and rules about the caller's own Things.",
-            },
+            type_="skep:OwnRights",
+            title="My rights",
+            description="What the caller may do, and rules about the caller's own Things.",
         )
 
     async def _list_rules(self, _given: Nothing, principal: Principal) -> JSONValue:

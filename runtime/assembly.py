@@ -13,7 +13,8 @@ from typing import Any
 import anyio
 
 from authn.certificates import Certificates, ServerFiles
-from authn.service import AuthnAdmin, AuthnUser
+from authn.own_service import AuthnUser
+from authn.service import AuthnAdmin
 from authz.service import AuthzAdmin, AuthzUser
 from bindings.http.binding import HttpBinding
 from bindings.http.callers import cookie_names

@@ -6,10 +6,9 @@ from typing import Any, Protocol, cast
 from pydantic import Field
 
 from runtime.sealing import Sealing
-from things.addresses import Address, Kind
 from things.identity import Principal
 from things.messages import JSONValue, Operation
-from things.methods import Input, Method, Methods, Nothing
+from things.methods import Input, Method, MethodService, Nothing
 
 LAKE = "dtw:history:lake"
 
@@ -72,18 +71,17 @@ class Verify(Input):
     quarantine: bool = False
 
 
-class LakeService:
-    """Methods seal, status, plan, verify, compact, retain."""
-
-    thing_id = LAKE
+class LakeService(MethodService):
+    """Methods seal, status, plan, verify, compact, retain: the lake is managed as a whole."""
 
     def __init__(self, lake: LakeKeeper, sealing: Sealing, rules: Sequence[Mapping[str, Any]] = ()) -> None:
         """`rules` are the configured ones."""
         self._lake = lake
         self._sealing = sealing
         self._rules = tuple(rules)
-        self._methods = Methods(
+        super().__init__(
             LAKE,
+            Operation.MANAGE,
             [
                 Method(name="seal", title="Seal what is stored so far", input=Nothing, run=self._seal),
                 Method(name="status", title="What is sealed", input=Nothing, run=self._status, safe=True),
@@ -92,17 +90,10 @@ class LakeService:
                 Method(name="compact", title="Merge small parts", input=Compact, run=self._compact),
                 Method(name="retain", title="Drop what is no longer kept", input=Retain, run=self._retain),
             ],
+            type_="skep:Lake",
+            title="Lake",
+            description="Sealed history as Parquet, for Spark and other readers.",
         )
-        self.td: dict[str, Any] = self._methods.td(
-            type_="skep:Lake", title="Lake", description="Sealed history as Parquet, for Spark and other readers."
-        )
-
-    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
-        """The lake is managed as a whole. Raises UnknownName."""
-        return Operation.MANAGE, Address(LAKE, Kind.ACTION, self._methods.get(name).name)
-
-    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
-        return await self._methods.call(name, data, principal)
 
     async def _seal(self, _given: Nothing, _principal: Principal) -> JSONValue:
         return _report(await self._sealing.seal())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from authn import keyfiles
 from authn.authenticator import LocalAuthenticator
 from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
@@ -58,6 +59,7 @@ async def rooms_of(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
             ) as twin:
                 authorizer = LocalAuthorizer.open(
                     home,
+                    files=keyfiles,
                     account_type=authenticator.type_of,
                     clock=clocks.now,
                     thing_types=partial(_types_of, twin.directory),

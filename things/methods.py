@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from things.addresses import Kind
+from things.addresses import Address, Kind
 from things.errors import Invalid, Problem, UnknownName
 from things.identity import Principal
-from things.messages import JSONValue
+from things.messages import JSONValue, Operation
 
 _ACRONYMS = {"Id": "ID", "Td": "TD"}
 
@@ -78,6 +78,33 @@ class Methods:
                 for name, method in self._by_name.items()
             },
         }
+
+
+class MethodService:
+    """A built-in service made of methods that all amount to one operation on it: `thing_id`, its `td`, and calls."""
+
+    def __init__(
+        self,
+        thing_id: str,
+        operation: Operation,
+        methods: Sequence[Method],
+        *,
+        type_: str,
+        title: str,
+        description: str,
+    ) -> None:
+        self.thing_id = thing_id
+        self._operation = operation
+        self._methods = Methods(thing_id, methods)
+        self.td: dict[str, Any] = self._methods.td(type_=type_, title=title, description=description)
+
+    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
+        """What calling the method amounts to. Raises UnknownName."""
+        return self._operation, Address(self.thing_id, Kind.ACTION, self._methods.get(name).name)
+
+    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
+        """Carry it out; the caller's right to has been decided. Raises SkepError."""
+        return await self._methods.call(name, data, principal)
 
 
 def _checked(model: type[Input], data: JSONValue) -> Input:

@@ -6,7 +6,7 @@ One broken, empty or lost file makes the whole folder unusable: the authorizer t
 import tomllib
 from pathlib import Path
 
-from authz.files import sync_folder, write_whole
+from authz.files import PrivateFiles
 from authz.policy.sets import PolicySets, SetDocument, set_document
 from things.errors import Invalid, NotFound, SkepError
 from things.jsontext import decode_unique, encode
@@ -19,13 +19,14 @@ MAX_EARLIER = 20
 class PolicyFolder:
     """Reads and writes the files; what is active is the authorizer's to say."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: PrivateFiles) -> None:
         self._folder = folder
+        self._files = files
 
     def load(self, expected: frozenset[str]) -> PolicySets:
         """All sets, compiled. Raises Invalid that names the file, also for a set that is expected and gone."""
         documents: dict[str, SetDocument] = {}
-        for path in self._files():
+        for path in self._paths():
             document = self._read(path)
             if document.id != path.stem:
                 raise Invalid(f"{path.name}: the set in it is called {document.id!r}; name the file after it")
@@ -40,7 +41,7 @@ class PolicyFolder:
     def readable(self) -> dict[str, SetDocument]:
         """The sets whose files are good in themselves, to repair the others from."""
         found = {}
-        for path in self._files():
+        for path in self._paths():
             try:
                 document = self._read(path)
             except SkepError:
@@ -54,16 +55,16 @@ class PolicyFolder:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f"{document.id}.json"
         self._keep(document.id)
-        write_whole(path, encode(plain(document)) + b"\n")
+        self._files.write_private(path, encode(plain(document)) + b"\n")
         (self._folder / f"{document.id}.toml").unlink(missing_ok=True)
-        sync_folder(self._folder)
+        self._files.sync_folder(self._folder)
 
     def remove(self, set_id: str) -> None:
         self._keep(set_id)
         for suffix in ("json", "toml"):
             (self._folder / f"{set_id}.{suffix}").unlink(missing_ok=True)
         if self._folder.exists():
-            sync_folder(self._folder)
+            self._files.sync_folder(self._folder)
 
     def earlier(self, set_id: str, version: int) -> SetDocument:
         """A version that was active before. Raises NotFound."""
@@ -78,7 +79,7 @@ class PolicyFolder:
         return sorted(int(version) for version in found if version.isdecimal())
 
     def _keep(self, set_id: str) -> None:
-        for path in self._files():
+        for path in self._paths():
             if path.stem != set_id:
                 continue
             try:
@@ -87,11 +88,11 @@ class PolicyFolder:
                 continue  # a broken file is being replaced; there is nothing in it to go back to
             aside = self._folder / "earlier"
             aside.mkdir(mode=0o700, exist_ok=True)
-            write_whole(aside / f"{set_id}.{standing.version}.json", encode(plain(standing)) + b"\n")
+            self._files.write_private(aside / f"{set_id}.{standing.version}.json", encode(plain(standing)) + b"\n")
             for version in self.versions(set_id)[:-MAX_EARLIER]:
                 (aside / f"{set_id}.{version}.json").unlink(missing_ok=True)
 
-    def _files(self) -> list[Path]:
+    def _paths(self) -> list[Path]:
         if not self._folder.exists():
             return []
         return sorted(path for path in self._folder.iterdir() if path.suffix in {".json", ".toml"})

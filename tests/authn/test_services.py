@@ -8,7 +8,8 @@ import pytest
 
 from authn.authenticator import LOCAL_ADMIN, LocalAuthenticator
 from authn.certificates import Certificates
-from authn.service import AuthnAdmin, AuthnUser
+from authn.own_service import AuthnUser
+from authn.service import AuthnAdmin
 from tests.authn.installations import GOOD, HOST, OTHER, Clock, agent_token, claimed, consumer, installation
 from things.errors import Conflict, Invalid, NotFound, TokenInvalid, Unauthenticated, UnknownAccount, UnknownName
 from things.identity import AccountType, Principal

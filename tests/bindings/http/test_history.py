@@ -40,8 +40,8 @@ async def lamps(tmp_path: Path) -> AsyncIterator[House]:
 
 async def test_a_right_to_one_name_is_enough_to_ask_for_it(lamps: House) -> None:
     await lamps.account("ann", AccountType.CONSUMER, Role.NONE)
-    rule: dict[str, Any] = {"id": "ann", "effect": "allow", "thing": "dtw:lights:lamp", "kind": "property", "name": "mode"}
-    rule |= {"operations": ["history"], "accounts": ["ann"]}
+    rule: dict[str, Any] = {"id": "ann", "effect": "allow", "operations": ["history"], "accounts": ["ann"]}
+    rule |= {"thing": "dtw:lights:lamp", "kind": "property", "name": "mode"}
     async with lamps.client("admin1") as admin, lamps.client("ann") as ann:
         assert (await ann.get(HISTORY, params={"name": "mode"})).status_code == 403
         assert (await admin.post("/rpc/dtw:authz:admin/putRule", json={"rule": rule})).status_code == 200

@@ -1,0 +1,89 @@
+"""Everybody's own account as a Thing: `dtw:authn:user`. The caller is who the binding says, never part of an input."""
+
+from authn.authenticator import LocalAuthenticator
+from authn.documents import profile, sessions_document, token_document
+from authn.inputs import DisplayName, Logout, OwnPassword, PublicKey, Refresh, Session, Token
+from authn.service import LiveSessions
+from things.identity import Principal
+from things.messages import JSONValue, Operation
+from things.methods import Method, MethodService, Nothing
+
+USER = "dtw:authn:user"
+
+
+class AuthnUser(MethodService):
+    """Everybody's own account: profile, password, key, tokens, sessions."""
+
+    def __init__(
+        self,
+        authenticator: LocalAuthenticator,
+        *,
+        sessions: LiveSessions = lambda _account: (),
+    ) -> None:
+        self._authenticator = authenticator
+        self._administration = authenticator.administration
+        self._register = authenticator.register
+        self._sessions = sessions
+        super().__init__(
+            USER,
+            Operation.READ,
+            [
+                Method(name="getProfile", title="Read one's profile", input=Nothing, run=self._profile, safe=True),
+                Method(name="updateName", title="Change one's display name", input=DisplayName, run=self._name),
+                Method(name="updatePassword", title="Change one's password", input=OwnPassword, run=self._password),
+                Method(name="updatePublicKey", title="Change one's public key", input=PublicKey, run=self._key),
+                Method(name="refreshToken", title="Continue a login", input=Refresh, run=self._refresh),
+                Method(name="logout", title="End this login, or all", input=Logout, run=self._logout),
+                Method(name="listTokens", title="List one's tokens", input=Nothing, run=self._tokens, safe=True),
+                Method(name="revokeToken", title="Revoke one's token", input=Token, run=self._revoke),
+                Method(
+                    name="listSessions", title="List one's sessions", input=Nothing, run=self._list_sessions, safe=True
+                ),
+                Method(name="endSession", title="End one's login", input=Session, run=self._end),
+            ],
+            type_="skep:OwnAccount",
+            title="My account",
+            description="The caller's own account, whoever calls.",
+        )
+
+    async def _profile(self, _given: Nothing, principal: Principal) -> JSONValue:
+        return profile(self._register.account(principal.account))
+
+    async def _name(self, given: DisplayName, principal: Principal) -> JSONValue:
+        changed = await self._administration.update(
+            principal.account, display_name=given.display_name, by=principal.account
+        )
+        return profile(changed)
+
+    async def _password(self, given: OwnPassword, principal: Principal) -> JSONValue:
+        await self._authenticator.change_password(principal, given.old_password, given.new_password)
+        return None
+
+    async def _key(self, given: PublicKey, principal: Principal) -> JSONValue:
+        changed = await self._administration.update(
+            principal.account, public_key=given.public_key, by=principal.account
+        )
+        return profile(changed)
+
+    async def _refresh(self, given: Refresh, principal: Principal) -> JSONValue:
+        opened = await self._authenticator.refresh(given.refresh_token, source=None, of=principal.account)
+        return opened.document()
+
+    async def _logout(self, given: Logout, principal: Principal) -> JSONValue:
+        await self._authenticator.logout(principal, everywhere=given.everywhere)
+        return None
+
+    async def _tokens(self, _given: Nothing, principal: Principal) -> JSONValue:
+        return {"items": [token_document(token) for token in self._register.tokens_of(principal.account)]}
+
+    async def _revoke(self, given: Token, principal: Principal) -> JSONValue:
+        await self._administration.revoke_token(given.token_id, by=principal.account, of=principal.account)
+        return None
+
+    async def _list_sessions(self, _given: Nothing, principal: Principal) -> JSONValue:
+        live = self._sessions(principal.account)
+        return sessions_document(self._register.logins.values(), live, principal.account)
+
+    async def _end(self, given: Session, principal: Principal) -> JSONValue:
+        await self._administration.end_login(given.session_id, by=principal.account, of=principal.account)
+        return None
