@@ -362,7 +362,7 @@ class Runtime:
         self.sessions.report(row.caller, status)
         if status.is_final:
             self._replies.resolve(status)
-        if row.operation is Operation.INVOKE_ACTION:
+        if row.operation is Operation.INVOKE_ACTION and self.sessions.is_watched(row.thing_id, Kind.ACTION, row.name):
             self._publish_progress(row)
 
     def _publish_progress(self, row: LedgerRow) -> None:

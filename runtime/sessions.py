@@ -161,7 +161,7 @@ class LiveSessions:
 
     def publish(self, publication: Publication) -> None:
         """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
-        audience = self._audience(publication)
+        audience = self._audience((publication.thing_id, publication.kind, publication.name))
         if not audience:
             return
         is_td = publication.kind is Kind.TD and bool(publication.payload)
@@ -183,19 +183,22 @@ class LiveSessions:
                 log.exception("delivery failed", extra={"session": session.session_id, "binding": session.binding})
         self.metrics.delivered += delivered
 
-    def _audience(self, publication: Publication) -> _Audience:
-        """The sessions that asked for a publication and may see it. Remembered by series while no decision can hang
-        on its context."""
-        series = (publication.thing_id, publication.kind, publication.name)
+    def is_watched(self, thing_id: str, kind: Kind, name: str) -> bool:
+        """Whether anybody asked for publications of this series and may see them."""
+        return bool(self._audience((thing_id, kind, name)))
+
+    def _audience(self, series: _Series) -> _Audience:
+        """The sessions that asked for a series and may see it. Remembered while no decision can hang on its
+        context."""
         authorizer = self.authorizer
         if authorizer.is_conditional:
-            return self._permitted(publication)
+            return self._permitted(series)
         if self._audiences_version != authorizer.version:
             self._forget_audiences()
             self._audiences_version = authorizer.version
         known = self._audiences.get(series)
         if known is None:
-            known = self._permitted(publication)
+            known = self._permitted(series)
             cost = 1 + len(known)
             if cost > self._audiences_room:
                 self._forget_audiences()
@@ -204,12 +207,12 @@ class LiveSessions:
                 self._audiences[series] = known
         return known
 
-    def _permitted(self, publication: Publication) -> _Audience:
-        address = Address(publication.thing_id, publication.kind, publication.name)
-        operation, decide = SEEN_AS[publication.kind], self.authorizer.decide
+    def _permitted(self, series: _Series) -> _Audience:
+        thing_id, kind, name = series
+        operation, decide, address = SEEN_AS[kind], self.authorizer.decide, Address(*series)
         return tuple(
             (session, tags)
-            for session, tags in self._subscriptions.match(publication).items()
+            for session, tags in self._subscriptions.match(TwinID.parse(thing_id), kind, name).items()
             if (live := self._live.get(session)) is not None and decide(live.principal, operation, address).allowed
         )
 

@@ -6,7 +6,8 @@ use are tried.
 
 from collections.abc import Mapping, Sequence
 
-from runtime.ports import Pattern, Publication, Session
+from runtime.ports import Pattern, Session
+from things.addresses import Kind, TwinID
 
 Tags = tuple[object, ...]
 
@@ -67,10 +68,9 @@ class Subscriptions:
     def __len__(self) -> int:
         return sum(self._counts.values())
 
-    def match(self, publication: Publication) -> Mapping[Session, Tags]:
-        """The sessions that asked for this publication, each with the tags of all its subscriptions that match."""
-        agent, thing = publication.twin.account, publication.twin.thing
-        kind, name = publication.kind, publication.name
+    def match(self, twin: TwinID, kind: Kind, name: str) -> Mapping[Session, Tags]:
+        """The sessions that asked for a twin's series, each with the tags of all its subscriptions that match."""
+        agent, thing = twin.account, twin.thing
         found: Mapping[Session, Tags] = {}
         merged: dict[Session, Tags] | None = None
         for any_agent, any_thing, any_kind, any_name in self._shapes:

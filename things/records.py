@@ -120,7 +120,7 @@ class HistoryQuery:
     limit: int = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Transition:
     """One step in a request's life."""
 
@@ -130,7 +130,7 @@ class Transition:
     reason: Reason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LedgerRow:
     """One action or property write with its whole life. `expires`: no first delivery after it; `deadline_s`: from
     delivery, restarted by each status; `deadline`: when that ends, while the agent has it."""

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from things.errors import Invalid
 
@@ -12,9 +13,14 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|
 
 def rfc3339(at: int) -> str:
     """µs UTC as `2026-01-31T12:00:00.000001Z`; whole seconds without a fraction."""
-    moment = _EPOCH + timedelta(microseconds=at)
-    text = moment.strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{moment.microsecond:06d}Z" if moment.microsecond else f"{text}Z"
+    second, fraction = divmod(at, 1_000_000)
+    return f"{_second(second)}.{fraction:06d}Z" if fraction else f"{_second(second)}Z"
+
+
+@lru_cache(maxsize=1_024)
+def _second(second: int) -> str:
+    # What is written now was mostly created now; spelling the date costs as much as encoding a small document.
+    return (_EPOCH + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def parse_time(text: str) -> int:

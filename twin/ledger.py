@@ -9,6 +9,7 @@ has a (partial) index of its own.
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -309,8 +310,7 @@ class LedgerStore:
         if self._sql.open.run(connection, **fields).rowcount == 0:
             return self._standing(connection, row, given), False
         self._seq = seq
-        fields |= {"reason": None, "error": None, "output": None}
-        return _row(fields, (_opening(fields),)), True
+        return replace(row, seq=seq, transitions=(_opening(fields),)), True
 
     def _standing(self, connection: Connection, row: LedgerRow, given: str | None) -> LedgerRow:
         found = self._sql.by_reference.row(connection, caller=row.caller, caller_ref=row.caller_ref)

@@ -75,7 +75,10 @@ def test_index_finds_exactly_the_sessions_and_tags_a_scan_would_find(
     for number, pattern, tag in model:
         if _matches(pattern, publication):
             expected.setdefault(sessions[number], []).append(tag)
-    found = {session: sorted(tags, key=str) for session, tags in index.match(publication).items()}
+    found = {
+        session: sorted(tags, key=str)
+        for session, tags in index.match(publication.twin, publication.kind, publication.name).items()
+    }
     assert found == {session: sorted(tags, key=str) for session, tags in expected.items()}
     assert len(index) == len(model)
 
