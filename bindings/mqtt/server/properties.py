@@ -88,6 +88,8 @@ class Rule:
     maximum: int | None = None
     offence: Reason = Reason.PROTOCOL_ERROR
     """What a value outside the bounds is."""
+    servers: frozenset[Place] = frozenset()
+    """Packets of both sides in which only a server writes it."""
 
 
 Properties = dict[int, Any]
@@ -105,7 +107,9 @@ RULES: Mapping[int, Rule] = {
     _P.CONTENT_TYPE: Rule(Kind.TEXT, _MESSAGE),
     _P.RESPONSE_TOPIC: Rule(Kind.TEXT, _MESSAGE),
     _P.CORRELATION_DATA: Rule(Kind.BINARY, _MESSAGE),
-    _P.SUBSCRIPTION_ID: Rule(Kind.VARINT, frozenset({Place.SUBSCRIBE, Place.ANSWER}), minimum=1),
+    _P.SUBSCRIPTION_ID: Rule(
+        Kind.VARINT, frozenset({Place.SUBSCRIBE, Place.ANSWER}), minimum=1, servers=frozenset({Place.PUBLISH})
+    ),
     _P.SESSION_EXPIRY: Rule(Kind.FOUR, _BOTH | {Place.DISCONNECT}),
     _P.ASSIGNED_CLIENT_ID: Rule(Kind.TEXT, _ANSWER),
     _P.SERVER_KEEP_ALIVE: Rule(Kind.TWO, _ANSWER),
@@ -115,7 +119,7 @@ RULES: Mapping[int, Rule] = {
     _P.WILL_DELAY: Rule(Kind.FOUR, frozenset({Place.WILL})),
     _P.REQUEST_RESPONSE: Rule(Kind.BYTE, _CONNECT, maximum=1),
     _P.RESPONSE_INFORMATION: Rule(Kind.TEXT, _ANSWER),
-    _P.SERVER_REFERENCE: Rule(Kind.TEXT, _ANSWER),
+    _P.SERVER_REFERENCE: Rule(Kind.TEXT, _ANSWER, servers=frozenset({Place.DISCONNECT})),
     _P.REASON_STRING: Rule(Kind.TEXT, frozenset({Place.ACK, Place.DISCONNECT, Place.AUTH, Place.ANSWER})),
     _P.RECEIVE_MAXIMUM: Rule(Kind.TWO, _BOTH, minimum=1),
     _P.TOPIC_ALIAS_MAXIMUM: Rule(Kind.TWO, _BOTH),
@@ -144,7 +148,9 @@ def read_properties(data: bytes, pos: int, end: int, place: Place) -> tuple[Prop
         if rule is None:
             raise malformed(f"0x{identifier:02X} is no property")
         if place not in rule.places:
-            raise protocol_error(f"{Property(identifier).name} may not stand in {place.value}")
+            detail = f"{Property(identifier).name} may not stand in {place.value}"
+            # MQTT 5.0, 2.2.2.2: not valid for the packet type makes it malformed; from the wrong side is another thing.
+            raise protocol_error(detail) if place in rule.servers else malformed(detail)
         value, pos = _read_value(rule, data, pos + 1, stop)
         if rule.kind is Kind.PAIR:
             found.setdefault(identifier, []).append(value)
