@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from runtime.ports import Pattern, Request
 from things.addresses import MAX_NAME_CHARS, Kind, TwinID, checked_thing, decode_segment, encode_segment
 from things.errors import BadAddress, Forbidden
-from things.identity import checked_account
+from things.identity import Principal, checked_account
 from things.messages import Operation
 
 # ---------------------------------------------------------------- what clients publish
@@ -210,6 +210,11 @@ def batch_topic(account: str) -> str:
 def refused_topic(account: str) -> str:
     """`inbox/{client}/refused`: where MQTT 3.1.1 clients read why a publish was refused."""
     return f"inbox/{account}/refused"
+
+
+def own_inbox(principal: Principal) -> str:
+    """`inbox/{client}/`: what response topics of this client begin with (MQTT 5 response information)."""
+    return f"inbox/{principal.account}/"
 
 
 def is_response_topic(topic: str, account: str) -> bool:

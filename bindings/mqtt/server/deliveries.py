@@ -15,6 +15,7 @@ from bindings.mqtt.server.encoding import DUPLICATE, encode_ack, encode_publish
 from bindings.mqtt.server.packets import Kind
 from bindings.mqtt.server.reasons import Reason, protocol_error
 from bindings.mqtt.server.sessions import InFlight, Session, Step
+from bindings.mqtt.server.terms import Terms
 
 if TYPE_CHECKING:
     from bindings.mqtt.server.engine import NativeEngine
@@ -60,14 +61,13 @@ class Deliveries:
     """The sending side of one open link, over its session."""
 
     __slots__ = (
-        "_alias_maximum",
         "_aliases",
         "_engine",
         "_latest",
         "_level",
-        "_max_packet",
         "_resend",
         "_session",
+        "_terms",
         "_window",
         "_write",
         "paused",
@@ -78,21 +78,17 @@ class Deliveries:
         engine: "NativeEngine",
         session: Session,
         write: Write,
+        terms: Terms,
         *,
         level: int,
-        window: int,
-        max_packet: int = 0,
-        alias_maximum: int = 0,
     ) -> None:
-        """`max_packet`: what the client takes at most, 0 if it does not say."""
         self._engine = engine
         self._session = session
         self._write = write
         self._level = level
-        self._window = window
-        self._max_packet = max_packet
-        self._alias_maximum = alias_maximum
-        self._aliases: dict[str, int] | None = {} if alias_maximum else None
+        self._window = terms.window
+        self._terms = terms
+        self._aliases: dict[str, int] | None = {} if terms.aliases else None
         self._resend = deque(session.in_flight) if session.in_flight else None
         self._latest: Latest | None = None
         self.paused = False
@@ -104,7 +100,7 @@ class Deliveries:
         if self._latest is not None and message.flow is Flow.PROPERTY:
             self._latest.fresher.add(message.topic)
         outbox = session.outbox
-        if not self.paused and not outbox and self._resend is None and self._has_room(message):
+        if not (self.paused or outbox or self._resend) and (not message.qos or self._has_room(message)):
             return self._send(message, delivered, message.expiry_s)
         engine = self._engine
         if outbox is None:
@@ -150,8 +146,7 @@ class Deliveries:
             self.drain()
 
     def _has_room(self, message: Publish) -> bool:
-        if not message.qos:
-            return True
+        """For one more QoS 1 or 2 delivery in flight."""
         session = self._session
         in_flight = len(session.in_flight)
         return in_flight < self._window and (
@@ -168,7 +163,7 @@ class Deliveries:
             encoded = self._engine.encoded(message, level)
         else:
             encoded = encode_publish(message, level, qos=qos, expiry_s=expiry_s)
-        if self._max_packet and encoded.size > self._max_packet:
+        if (largest := self._terms.max_packet) and encoded.size > largest:
             # [MQTT-3.1.2-25] it must not be sent, and so its alias must not count as known.
             if aliases is not None and alias and topic:
                 del aliases[topic]
@@ -194,7 +189,7 @@ class Deliveries:
         known = aliases.get(topic)
         if known is not None:
             return "", known
-        if len(aliases) >= self._alias_maximum:
+        if len(aliases) >= self._terms.aliases:
             return topic, 0
         alias = aliases[topic] = len(aliases) + 1
         return topic, alias
@@ -246,7 +241,7 @@ class Deliveries:
             if message is None:
                 self._latest = None
                 return
-            if self.paused or not self._has_room(message):
+            if self.paused or (message.qos and not self._has_room(message)):
                 return
             latest.taken()
             self._send(message if message.retain else replace(message, retain=True), None, message.expiry_s)

@@ -7,28 +7,31 @@ deliveries of that time are repeated or, for events, lost; the history has them.
 """
 
 import asyncio
-import base64
 import logging
 import os
 import sqlite3
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import anyio
 from pydantic_core import from_json, to_json
 
-from bindings.mqtt.outbox import Outbox
-from bindings.mqtt.seam import Flow, Limits, Link, Publish, SubscribeOptions
-from bindings.mqtt.server.sessions import DepartedLink, InFlight, Key, Session, Step, Will
+from bindings.mqtt.seam import Limits
+from bindings.mqtt.server.session_state import read_session, state_of
+from bindings.mqtt.server.sessions import Key, Session
 from things.errors import StorageDamaged
-from things.identity import AccountType, Principal
 
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
+SAVE_PARKED_EVERY_S = 5.0
+"""How often sessions are written whose client is away: each is written whole, with all that waits."""
+SAVE_S = 0.02
+"""How long one round of saving may keep the loop; the rest has its turn in the next."""
 _SCHEMA = """
 CREATE TABLE sessions (
     account TEXT NOT NULL, client_id TEXT NOT NULL, ends INTEGER NOT NULL, state BLOB NOT NULL,
@@ -79,7 +82,7 @@ class SessionStore:
         rows, received = await loop.run_in_executor(self._thread, self._read)
         sessions = []
         for account, client_id, ends, state in rows:
-            session = _session((account, client_id), from_json(state), self._limits, loop.time())
+            session = read_session((account, client_id), from_json(state), self._limits, loop.time())
             session.is_stored = True
             session.ends = loop.time() + max(0.0, ends / 1e6 - time.time())
             sessions.append(session)
@@ -94,7 +97,7 @@ class SessionStore:
         loop_now = asyncio.get_running_loop().time()
         left_s = session.expiry_s if session.ends is None else session.ends - loop_now
         ends = int((time.time() + left_s) * 1e6)
-        self._changes[session.key] = (ends, to_json(_state(session, loop_now)))
+        self._changes[session.key] = (ends, to_json(state_of(session, loop_now)))
         self._write_soon()
 
     def forget(self, key: Key) -> None:
@@ -113,10 +116,37 @@ class SessionStore:
         self._write_soon()
         await asyncio.shield(committed)
 
-    def save(self) -> None:
-        """Write what waits, if anything does."""
+    def save(self, sessions: Iterable[Session]) -> None:
+        """Write behind what has changed, the longest unsaved first, for as long as one turn of the loop may take."""
+        until = asyncio.get_running_loop().time() + SAVE_S
+        changed = [
+            each
+            for each in sessions
+            if each.dirty and (each.parked is None or until - each.saved >= SAVE_PARKED_EVERY_S)
+        ]
+        changed.sort(key=lambda each: each.saved)
+        for session in changed:
+            if self._save(session) > until:
+                break
         if self._forgotten or self._changes:
             self._write_soon()
+
+    def save_all(self, sessions: Iterable[Session]) -> None:
+        """Write every session behind, and whatever could not be written before."""
+        for session in sessions:
+            self._save(session)
+        self._write_soon()
+
+    def _save(self, session: Session) -> float:
+        """Put or forget one session; when that was done (engine clock)."""
+        session.dirty, session.saved = False, asyncio.get_running_loop().time()
+        if session.is_kept:
+            session.is_stored = True
+            self.put(session)
+        elif session.is_stored:
+            session.is_stored = False
+            self.forget(session.key)
+        return session.saved
 
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():
@@ -187,127 +217,3 @@ class SessionStore:
         except BaseException:
             self._db.execute("ROLLBACK")
             raise
-
-
-# -- the state of a session as JSON -----------------------------------------------------------------------------------
-
-
-def _state(session: Session, now: float) -> dict[str, Any]:
-    flight = [
-        [packet_id, int(entry.step), entry.size, None if entry.message is None else _message(entry.message)]
-        for packet_id, entry in session.in_flight.items()
-        if entry.message is None or entry.message.flow is not Flow.LEDGER
-    ]
-    waiting = [] if session.outbox is None else list(session.outbox)
-    will, link = session.will, session.link or session.parked
-    return {
-        "client": None if link is None else _client(link),
-        "expirySeconds": session.expiry_s,
-        "filters": [
-            [text, each.qos, each.no_local, each.retain_as_published, each.retain_handling, each.subscription_id]
-            for text, each in session.filters.items()
-        ],
-        "inFlight": flight,
-        "waiting": [_message(each.message) for each in waiting if each.message.flow is not Flow.LEDGER],
-        "will": None
-        if will is None
-        else {
-            "message": _message(will.message),
-            "due": int((time.time() + will.due - now) * 1e6),
-            **_client(will.link),
-        },
-    }
-
-
-def _client(link: Link) -> dict[str, Any]:
-    principal = link.principal
-    return {
-        "account": principal.account,
-        "type": str(principal.type),
-        "role": str(principal.role),
-        "token": principal.token_id,
-        "login": principal.login_id,
-        "source": link.source,
-        "level": link.protocol_level,
-    }
-
-
-def _departed(key: Key, client: dict[str, Any]) -> DepartedLink:
-    return DepartedLink(
-        principal=Principal(
-            account=client["account"],
-            type=AccountType(client["type"]),
-            role=client["role"],
-            token_id=client.get("token"),
-            login_id=client.get("login"),
-        ),
-        client_id=key[1],
-        source=client["source"],
-        protocol_level=client["level"],
-    )
-
-
-def _session(key: Key, state: dict[str, Any], limits: Limits, now: float) -> Session:
-    session = Session(key, state["expirySeconds"])
-    for text, qos, no_local, as_published, handling, subscription_id in state["filters"]:
-        session.filters[text] = SubscribeOptions(
-            qos=qos,
-            no_local=no_local,
-            retain_as_published=as_published,
-            retain_handling=handling,
-            subscription_id=subscription_id,
-        )
-    for packet_id, step, size, message in state["inFlight"]:
-        session.in_flight[packet_id] = InFlight(None if message is None else _publish(message), Step(step), size)
-        session.in_flight_bytes += size
-    if state["waiting"]:
-        session.outbox = Outbox(limits.max_queued, limits.max_queued_bytes)
-        for message in state["waiting"]:
-            session.outbox.offer(_publish(message), None, now)
-    if (will := state["will"]) is not None:
-        session.will = Will(
-            message=_publish(will["message"]),
-            link=_departed(key, will),
-            due=now + will["due"] / 1e6 - time.time(),
-        )
-    # Files of earlier versions do not say whose the session was; what it asked for waits after its next connection.
-    if (client := state.get("client")) is not None:
-        session.last = _departed(key, client)
-    return session
-
-
-def _message(message: Publish) -> list[Any]:
-    return [
-        message.topic,
-        base64.b64encode(message.payload).decode(),
-        message.qos,
-        message.retain,
-        str(message.flow),
-        [list(pair) for pair in message.user_properties],
-        message.expiry_s,
-        message.response_topic,
-        None if message.correlation is None else base64.b64encode(message.correlation).decode(),
-        message.content_type,
-        message.payload_is_text,
-        list(message.subscription_ids),
-    ]
-
-
-def _publish(stored: list[Any]) -> Publish:
-    topic, payload, qos, retain, flow, properties, expiry_s, response_topic, correlation, content_type, is_text, ids = (
-        stored
-    )
-    return Publish(
-        topic=topic,
-        payload=base64.b64decode(payload),
-        qos=qos,
-        retain=retain,
-        flow=Flow(flow),
-        user_properties=[(name, value) for name, value in properties],
-        expiry_s=expiry_s,
-        response_topic=response_topic,
-        correlation=None if correlation is None else base64.b64decode(correlation),
-        content_type=content_type,
-        payload_is_text=is_text,
-        subscription_ids=ids,
-    )

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -390,6 +391,28 @@ async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> N
 
         assert list(loaded[0].filters) == ["t"]
         assert [entry.message and entry.message.payload for entry in loaded[0].in_flight.values()] == [b"kept"]
+
+
+async def test_time_goes_on_for_what_waits_while_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, week = tmp_path / "sessions.db", props(WEEK)
+    async with serving(store=SessionStore(path)) as served:
+        async with served.client() as client:
+            await client.connect(level=5, clean=False, properties=week)
+            client.send(subscribe("t", qos=1, level=5))
+            await client.expect(0x90)
+        await served.gate.until(lambda: bool(served.gate.away_links))
+        served.gate.away_links[0].push(Publish(topic="t", payload=b"short", qos=1, expiry_s=100))
+        served.gate.away_links[0].push(Publish(topic="t", payload=b"long", qos=1, expiry_s=100_000))
+    stopped = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: stopped + 1_000 * 10**9)
+
+    async with serving(store=SessionStore(path)) as served, served.client() as client:
+        await client.connect(level=5, clean=False, properties=week)
+        _, body = await client.read()
+
+        assert body.endswith(b"long")
+        left_s = int.from_bytes(body[body.index(b"\x02", 5) + 1 :][:4], "big")
+        assert 98_990 <= left_s <= 99_000
 
 
 async def test_the_end_of_the_engine_waits_for_its_last_write(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """What MQTT 5 adds, over real sockets."""
 
+import asyncio
+
 import pytest
 
-from bindings.mqtt.seam import Limits, Publish, SubscribeOptions
+from bindings.mqtt.seam import ACCEPTED, Limits, Outcome, Publish, SubscribeOptions
 from tests.bindings.mqtt.server_peer import (
     RecordingGate,
     ack,
@@ -16,6 +18,9 @@ from tests.bindings.mqtt.server_peer import (
 )
 
 pytestmark = pytest.mark.anyio
+
+WEEK = b"\x11\x00\x09\x3a\x80"
+"""Session expiry of a week, as a property."""
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -35,6 +40,15 @@ async def test_connack_says_what_the_server_keeps_to() -> None:
         assert b"\x22\0\x20" in body
         assert b"\x12" in body
         assert served.gate.links[0].client_id.encode() in body
+
+
+@pytest.mark.parametrize(("asked", "told"), [(b"\x19\x01", True), (b"\x19\x00", False), (b"", False)])
+async def test_a_client_is_told_where_its_answers_may_go_if_it_asks(asked: bytes, told: bool) -> None:
+    async with serving() as served, served.client() as client:
+        body = await client.connect(level=5, properties=props(asked))
+
+        assert (b"\x1a" + text("inbox/alice/") in body) is told
+        assert (b"\x1a" in body) is told
 
 
 async def test_properties_of_a_publish_reach_the_gate_and_a_subscriber() -> None:
@@ -125,6 +139,54 @@ async def test_a_client_over_our_receive_maximum_is_told_so() -> None:
         for number in range(1, 4):
             await client.expect(0x50, bytes([0, number]))
         assert (await client.closed())[2] == 0x93
+
+
+async def test_publishes_of_an_earlier_connection_do_not_count_for_our_receive_maximum() -> None:
+    async with serving(Limits(max_unacknowledged=2)) as served:
+        async with served.client() as client:
+            await client.connect(level=5, properties=props(WEEK))
+            client.send(publish("t", b"", 2, 1, level=5), publish("t", b"", 2, 2, level=5))
+            await client.expect(0x50)
+            await client.expect(0x50)
+
+        async with served.client() as client:
+            assert (await client.connect(level=5, clean=False, properties=props(WEEK)))[0] == 1
+            client.send(*(publish("t", b"", 2, number, level=5) for number in range(3, 6)))
+
+            await client.expect(0x50, b"\0\3")
+            await client.expect(0x50, b"\0\4")
+            assert (await client.closed())[2] == 0x93
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answers"),
+    [
+        (publish("t", b"", 1, 7, level=5), publish("u", b"", 1, 7, level=5), [(0x40, 0), (0x40, 0x91)]),
+        (publish("t", b"", 1, 7, level=5), publish("u", b"", 2, 7, level=5), [(0x40, 0), (0x50, 0x91)]),
+        (publish("t", b"", 2, 7, level=5), publish("u", b"", 1, 7, level=5), [(0x50, 0), (0x40, 0x91)]),
+        (publish("t", b"", 2, 7, level=5), publish("t", b"", 2, 7, level=5, flags=8), [(0x50, 0), (0x50, 0)]),
+    ],
+    ids=["QoS 1 twice", "QoS 1, then 2", "QoS 2, then 1", "QoS 2 sent again"],
+)
+async def test_a_packet_id_in_use_is_refused_and_its_publish_is_not_routed(
+    first: bytes, second: bytes, answers: list[tuple[int, int]]
+) -> None:
+    async with serving() as served, served.client() as client:
+        committed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        served.gate.answer = lambda _: committed
+        await client.connect(level=5)
+
+        client.send(first, second)
+        await client.ping()
+        committed.set_result(ACCEPTED)
+
+        for kind, code in answers:
+            body = await client.expect(kind)
+            assert body[:2] == b"\0\7"
+            assert (body[2] if len(body) > 2 else 0) == code
+        assert [each.topic for each in served.gate.messages] == ["t"]
+        client.send(publish("again", b"", 1, 8, level=5))
+        await client.expect(0x40, b"\0\x08")
 
 
 async def test_nothing_larger_than_the_clients_maximum_packet_size_is_sent() -> None:

@@ -1,0 +1,63 @@
+"""Filters of one link: asked for, taken back, and standing again when a session is resumed."""
+
+from typing import TYPE_CHECKING
+
+from bindings.mqtt.seam import Grant, Limits
+from bindings.mqtt.server.deliveries import Deliveries
+from bindings.mqtt.server.encoding import encode_suback, encode_unsuback
+from bindings.mqtt.server.packets import Subscribe, Unsubscribe
+from bindings.mqtt.server.reasons import Reason
+
+if TYPE_CHECKING:
+    from bindings.mqtt.seam import Gate
+    from bindings.mqtt.server.connection import Connection
+
+
+def subscribe(link: "Connection", packet: Subscribe, gate: "Gate", limits: Limits, deliveries: Deliveries) -> None:
+    """Answer a SUBSCRIBE: the gate decides each filter; SUBACK goes out before the latest values."""
+    session, codes, grants = link.session, list[int](), list[Grant]()
+    for topic_filter, options in packet.filters:
+        if not _is_short_enough(topic_filter, limits):
+            codes.append(Reason.TOPIC_FILTER_INVALID)
+        elif topic_filter not in session.filters and len(session.filters) >= limits.max_subscriptions:
+            codes.append(Reason.QUOTA_EXCEEDED)
+        elif isinstance(grant := gate.subscribe(link, topic_filter, options), int):
+            codes.append(grant)
+        else:
+            session.filters[topic_filter] = options
+            session.dirty = True
+            codes.append(grant.qos)
+            grants.append(grant)
+    link.write(encode_suback(packet.packet_id, link.protocol_level, codes))
+    for grant in grants:
+        deliveries.add_latest(grant.latest)
+    deliveries.drain()
+
+
+def resubscribe(link: "Connection", gate: "Gate", deliveries: Deliveries) -> None:
+    """Let the filters of a resumed session stand again; the gate may close the link meanwhile."""
+    filters = link.session.filters
+    for topic_filter, options in list(filters.items()):
+        grant = gate.subscribe(link, topic_filter, options)
+        if link.is_ending:
+            return
+        if isinstance(grant, int):
+            del filters[topic_filter]
+        elif options.retain_handling == 0:
+            deliveries.add_latest(grant.latest)
+
+
+def unsubscribe(link: "Connection", packet: Unsubscribe, gate: "Gate") -> None:
+    """Answer an UNSUBSCRIBE."""
+    codes = []
+    for topic_filter in packet.filters:
+        known = gate.unsubscribe(link, topic_filter)
+        link.session.filters.pop(topic_filter, None)
+        codes.append(Reason.SUCCESS if known else Reason.NO_SUBSCRIPTION_EXISTED)
+    link.session.dirty = True
+    link.write(encode_unsuback(packet.packet_id, link.protocol_level, codes))
+
+
+def _is_short_enough(topic_filter: str, limits: Limits) -> bool:
+    # Two levels more than a topic: `$share/{group}/` stands before one.
+    return len(topic_filter) <= limits.max_topic_bytes and topic_filter.count("/") < limits.max_topic_levels + 2
