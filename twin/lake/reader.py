@@ -1,4 +1,4 @@
-"""Reading the lake through its manifest with DuckDB: rows in order, the newest of each series, and sums by window.
+"""Reading the lake through its manifest: rows in order, the newest of each series, and sums by window.
 
 Hot rows above the sealed mark are added, so that hot and sealed data are one series and none is counted twice. Every
 query names its files from one snapshot; a file that is gone or damaged is an error that names it, never a smaller
@@ -8,19 +8,19 @@ answer.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import date
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
-from pydantic_core import to_json
 
 from things.errors import StorageDamaged
-from things.lake import READINGS, READINGS_COLUMNS, Part, Quality, Snapshot, day_of
+from things.lake import READINGS, READINGS_COLUMNS, Part, Snapshot, day_of
 from twin.lake.declared import UNKNOWN
 from twin.lake.gathering import Gathering
 from twin.lake.manifest import Manifest
+from twin.lake.pages import COLUMNS, at, beyond, first_rows, json_text, one_of, rows_of
 from twin.lake.rows import HotRows, Wanted
 from twin.lake.tables import DAY_US, arrow_schema
 
@@ -82,22 +82,11 @@ class LakeReader:
         *,
         hot: bool,
     ) -> list[tuple[Any, ...]]:
-        sign, direction = ("<", "DESC") if descending else (">", "ASC")
-        conditions, parameters = _conditions(selection)
-        order = f"created {direction}, row_id {direction}"
-        if after_row is not None:
-            conditions.append(f"row_id {sign} ?")
-            parameters.append(after_row)
-            order = f"row_id {direction}"
-        elif after is not None:
-            conditions.append(f"(epoch_us(created), row_id) {sign} (?, ?)")
-            parameters.extend(after)
-        with self._opened(selection, hot=hot) as connection:
-            found = connection.execute(
-                f"SELECT {_ROW} FROM readings WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?",
-                [*parameters, limit],
-            ).fetchall()
-        return [_row(row) for row in found]
+        wanted = _expression(selection) & beyond(after, after_row, descending=descending)
+        order = ("created", "row_id") if after_row is None else ("row_id",)
+        with self._sources(selection, hot=hot) as sources:
+            batches = chain.from_iterable(one.to_batches(columns=list(COLUMNS), filter=wanted) for one in sources)
+            return rows_of(first_rows(batches, order, limit, descending=descending))
 
     def _steps(self, selection: Selection, after_row: int | None, *, descending: bool) -> Iterator[Selection]:
         """The selection cut in pieces that follow one another in the order asked for, so that a page opens the files
@@ -134,10 +123,11 @@ class LakeReader:
                 return []
             connection.execute("CREATE TEMP TABLE newest (row_id BIGINT)")
             connection.executemany("INSERT INTO newest VALUES (?)", [(row_id,) for _, row_id in newest])
-            found = connection.execute(
-                f"SELECT {_ROW} FROM readings WHERE {where} AND row_id IN (SELECT row_id FROM newest)", parameters
-            ).fetchall()
-        return [_row(row) for row in found]
+            found = connection.sql(
+                f"SELECT {', '.join(COLUMNS)} FROM readings WHERE {where} AND row_id IN (SELECT row_id FROM newest)",
+                params=parameters,
+            ).to_arrow_table()
+            return rows_of(found)
 
     def windows(self, selection: Selection, window_us: int, *, limit: int) -> list[dict[str, Any]]:
         """Sums of hot and sealed readings by series and window, in that order, at most `limit`: `thing_id, kind, name,
@@ -186,27 +176,37 @@ class LakeReader:
 
     @contextmanager
     def _opened(self, selection: Selection, *, hot: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A DuckDB with the readings that may be selected as `readings`."""
+        with (
+            self._sources(selection, hot=hot) as sources,
+            closing(duckdb.connect(":memory:", config={"memory_limit": self._memory, "threads": 2})) as connection,
+        ):
+            connection.execute("SET TimeZone = 'UTC'")
+            for number, source in enumerate(sources):
+                connection.register(f"source{number}", source)
+            union = " UNION ALL ".join(f"SELECT * FROM source{number}" for number in range(len(sources)))
+            connection.execute(f"CREATE TEMP VIEW readings AS {union}")
+            yield connection
+
+    @contextmanager
+    def _sources(self, selection: Selection, *, hot: bool) -> Iterator[Sequence[pads.Dataset]]:
+        """The files and hot rows that may be selected, of one snapshot; what goes wrong with them is said with the
+        file's name."""
         parts: Sequence[Part] = ()
         try:
-            with closing(duckdb.connect(":memory:", config={"memory_limit": self._memory, "threads": 2})) as connection:
-                connection.execute("SET TimeZone = 'UTC'")
-                while True:
-                    snapshot = self.manifest.snapshot()
-                    parts = chosen(snapshot, selection)
-                    sources = list(self._sources(snapshot, parts, selection, hot=hot))
-                    # A hot file that was sealed and dropped while it was read is in the next snapshot only.
-                    if not hot or self._hot is None or self.manifest.snapshot().sealed == snapshot.sealed:
-                        break
-                for number, source in enumerate(sources):
-                    connection.register(f"source{number}", source)
-                union = " UNION ALL ".join(f"SELECT * FROM source{number}" for number in range(len(sources)))
-                connection.execute(f"CREATE TEMP VIEW readings AS {union}")
-                yield connection
+            while True:
+                snapshot = self.manifest.snapshot()
+                parts = chosen(snapshot, selection)
+                sources = list(self._datasets(snapshot, parts, selection, hot=hot))
+                # A hot file that was sealed and dropped while it was read is in the next snapshot only.
+                if not hot or self._hot is None or self.manifest.snapshot().sealed == snapshot.sealed:
+                    break
+            yield sources
         except (OSError, pa.ArrowException, duckdb.IOException, duckdb.InvalidInputException) as error:
             where = next((f"{p.path} (rows {p.first} to {p.last}): " for p in parts if p.path in str(error)), "")
             raise StorageDamaged(f"the lake at {self.manifest.place.url} cannot be read: {where}{error}") from error
 
-    def _sources(
+    def _datasets(
         self, snapshot: Snapshot, parts: Sequence[Part], selection: Selection, *, hot: bool
     ) -> Iterator[pads.Dataset]:
         schema = arrow_schema(READINGS_COLUMNS)
@@ -234,21 +234,6 @@ def chosen(snapshot: Snapshot, selection: Selection) -> Sequence[Part]:
     ]
 
 
-def json_text(
-    double: float | None, long: int | None, flag: bool | None, text: str | None, json: str | None, quality: int
-) -> str:
-    """The JSON text of a value that was spread over the value columns."""
-    if long is not None:
-        return str(long)
-    if flag is not None:
-        return "true" if flag else "false"
-    if text is not None:
-        return text if quality & Quality.HUGE and text.lstrip("-").isdigit() else to_json(text).decode()
-    if json is not None:
-        return json
-    return "null" if double is None else to_json(double).decode()
-
-
 def _growing(items: Sequence[T]) -> Sequence[T]:
     """Every item at which a next, larger step begins."""
     at, step, cuts = FIRST_STEP, FIRST_STEP, []
@@ -263,9 +248,19 @@ def _day_start(day: str) -> int:
     return (date.fromisoformat(day) - date(1970, 1, 1)).days * DAY_US
 
 
-def _row(found: Sequence[Any]) -> tuple[Any, ...]:
-    # That no column holds the number is the lake's own affair: the row as it was stored said nothing of it.
-    return (*found[:6], json_text(*found[6:12]), found[11] & ~Quality.HUGE.value, *found[12:])
+def _expression(selection: Selection) -> pads.Expression:
+    """What `_conditions` says, for Arrow."""
+    created, row_id = pads.field("created"), pads.field("row_id")
+    wanted = one_of("thing_id", selection.things) & one_of("name", selection.names)
+    for condition in (
+        None if selection.kind is None else pads.field("kind") == selection.kind,
+        None if selection.start is None else created >= at(selection.start),
+        None if selection.end is None else created < at(selection.end),
+        None if selection.after_row is None else row_id > selection.after_row,
+        None if selection.before_row is None else row_id < selection.before_row,
+    ):
+        wanted = wanted if condition is None else wanted & condition
+    return wanted
 
 
 def _conditions(selection: Selection) -> tuple[list[str], list[Any]]:
@@ -302,11 +297,6 @@ def _hot_table(hot: HotRows, sealed: int, selection: Selection, schema: pa.Schem
         gathered.add(batch)
     return pa.concat_tables([schema.empty_table(), *(day.table.cast(schema) for day in gathered.days())])
 
-
-_ROW = (
-    "row_id, thing_id, kind, name, epoch_us(created), epoch_us(received), value_double, value_long, value_bool,"
-    " value_string, value_json, quality, td_version, epoch_us(source_time)"
-)
 
 _WINDOW_COLUMNS = ("thing_id", "kind", "name", "begin", "count", "avg", "min", "max", "sum")
 _WINDOWS = """

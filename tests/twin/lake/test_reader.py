@@ -142,13 +142,13 @@ def test_pages_of_a_long_lake_are_whole_in_every_order_and_open_few_files(
         lake.sealer.seal(Rows(rows[: first + 16]))
     reader = LakeReader(lake.manifest)
     opened: list[int] = []
-    sources = LakeReader._sources
+    sources = LakeReader._datasets
 
     def counted(self: LakeReader, snapshot: Any, parts: Any, *rest: Any, **more: Any) -> Any:
         opened.append(len(parts))
         return sources(self, snapshot, parts, *rest, **more)
 
-    monkeypatch.setattr(LakeReader, "_sources", counted)
+    monkeypatch.setattr(LakeReader, "_datasets", counted)
     by_time = sorted((row.created, row.row_id) for row in rows)
 
     for descending in (False, True):
