@@ -314,7 +314,8 @@ class Assembly:
         self.runtime.start(self._rooms.twin.presence.record(agent, seen.is_online, seen.since))
 
     def _forms_of(self) -> Mapping[str, FormsOf]:
-        return {binding.name: binding.forms for binding in (self._http, self._mqtt, self._sockets)}
+        forms = {binding.name: binding.forms for binding in (self._http, self._mqtt, self._sockets)}
+        return {**forms, "profile": self._http.profile_forms}
 
     def _http_base(self) -> str | None:
         return self._http.https_url or self._http.http_url

@@ -6,7 +6,7 @@ change: the latest as they are, many more as compressed text. Presence is put in
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json
@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from runtime.ports import Authorizer, Directory, Entry, Publication
 from runtime.presence import Presence
 from things.addresses import Address, Kind, TwinID, is_twin
+from things.errors import Invalid
 from things.identity import RESERVED_ACCOUNTS, Principal
 from things.jsontext import encode
 from things.messages import Operation
@@ -43,12 +44,25 @@ _BEARER = TwinSecurity(
     names=("bearer",),
 )
 _BASIC = TwinSecurity(definitions={"basic": {"scheme": "basic", "in": "header"}}, names=("basic",))
-_SECURITY: Mapping[str, TwinSecurity] = {"mqtt": _BASIC}
-"""Of the variants for one protocol whose clients cannot send a bearer token."""
+_PROFILE_SECURITY = TwinSecurity(
+    definitions={"basic": {"scheme": "basic", "in": "header", "name": "Authorization"}}, names=("basic",)
+)
+_SECURITY: Mapping[str, TwinSecurity] = {"mqtt": _BASIC, "profile": _PROFILE_SECURITY}
+"""Of the variants whose clients cannot send a bearer token, or must not have to: the profiles allow basic, not bearer,
+and several schemes only combined, which common clients do not read."""
+
+_PROFILES: Mapping[str, Sequence[str]] = {
+    "profile": (
+        "https://www.w3.org/2022/wot/profile/http-basic/v1",
+        "https://www.w3.org/2022/wot/profile/http-sse/v1",
+    )
+}
+"""What the variants promise."""
 
 
 class TwinViews:
-    """Derives twin TDs. `forms_of` gives the providers by protocol name; `http_base` the address links lead to."""
+    """Derives twin TDs. `forms_of` gives the providers by name, of protocols and of the variant
+    `profile`; `http_base` the address links lead to."""
 
     def __init__(
         self,
@@ -113,8 +127,12 @@ class TwinViews:
         if found is not None:
             return found
         providers = self._forms_of()
-        if protocol is not None:
-            providers = {name: provider for name, provider in providers.items() if name == protocol}
+        if protocol is None:
+            providers = {name: provider for name, provider in providers.items() if name not in _PROFILES}
+        elif protocol in providers:
+            providers = {protocol: providers[protocol]}
+        else:
+            raise Invalid(f"there are forms of {', '.join(sorted(providers))}, not of {protocol[:40]!r}")
         document = twin_td(
             entry.td,
             TwinID.parse(entry.thing_id),
@@ -125,6 +143,7 @@ class TwinViews:
             last_seen=None,
             overlay=entry.overlay,
             http_base=self._http_base(),
+            profiles=_PROFILES.get(protocol or "", ()),
         )
         self._remembered.put(key, document)
         return document

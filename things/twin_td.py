@@ -72,6 +72,7 @@ _PREFIXES = {
     "htv": "http://www.w3.org/2011/http#",
     "mqv": "https://www.w3.org/2019/wot/mqtt#",
 }
+_TD_JSON = "application/td+json"
 _VARIABLES = re.compile(r"\{[?&]?([A-Za-z0-9_,]+)\}")
 
 
@@ -97,14 +98,16 @@ def twin_td(
     last_seen: int | None,
     overlay: Mapping[str, JSONValue] = NO_OVERLAY,
     http_base: str | None = None,
+    profiles: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The TD of `twin` for one consumer.
 
     `forms_by_protocol` holds the providers whose forms are wanted, in the order in which clients should try them; a
     variant for one protocol is this function called with that provider and a fitting `security`. `last_seen` is µs UTC.
     `overlay` replaces `title` and `description`. With `http_base` (`https://host:port`), links lead to history and
-    requests. Whether the consumer may know the Thing at all is decided before. What is returned shares members with
-    `td.document`: encode it, do not change it.
+    requests, and to the variant that follows W3C profiles; that variant names them (`profiles`). Whether the consumer
+    may know the Thing at all is decided before. What is returned shares members with `td.document`: encode it, do not
+    change it.
     """
     document = td.document
     trim = _Trim(allowed)
@@ -131,6 +134,8 @@ def twin_td(
     result[Term.ONLINE.value] = online
     if last_seen is not None:
         result[Term.LAST_SEEN.value] = rfc3339(last_seen)
+    if profiles:
+        result["profile"] = list(profiles)
     result["securityDefinitions"] = {name: dict(scheme) for name, scheme in security.definitions.items()}
     result["security"] = list(security.names)
     result |= {plural: held for plural, held in affordances.items() if held}
@@ -139,6 +144,8 @@ def twin_td(
     if trim.variables:
         result["uriVariables"] = trim.variables
     links = [*_kept_links(document), *_links(td, twin, http_base, trim)]
+    if http_base is not None and not profiles:
+        links.append({"rel": "alternate", "href": f"{_address(http_base, twin)}?forms=profile", "type": _TD_JSON})
     if links:
         result["links"] = links
     return result
@@ -267,14 +274,17 @@ def _links(td: ThingDescription, twin: TwinID, http_base: str | None, trim: _Tri
         links.append({"rel": Term.SOURCE_ID.value, "href": td.id})
     if http_base is None:
         return links
-    id_ = encode_segment(str(twin))
     if any(trim.allowed(kind, name, Operation.HISTORY) for kind, name in trim.readable):
-        href = f"{http_base}/things/{id_}/history"
+        href = f"{_address(http_base, twin)}/history"
         links.append({"rel": Term.HISTORY.value, "href": href, "type": "application/json"})
     if trim.any_of & {Operation.INVOKE_ACTION, Operation.WRITE_PROPERTY}:
-        href = f"{http_base}/requests?thing={id_}"
+        href = f"{http_base}/requests?thing={encode_segment(str(twin))}"
         links.append({"rel": Term.REQUESTS.value, "href": href, "type": "application/json"})
     return links
+
+
+def _address(http_base: str, twin: TwinID) -> str:
+    return f"{http_base}/things/{encode_segment(str(twin))}"
 
 
 @lru_cache(maxsize=4)

@@ -32,7 +32,7 @@ from bindings.http.application import Application
 from bindings.http.changes import Changes
 from bindings.http.config import Address, HttpConfig
 from bindings.http.context import Accounts, Addresses, Health, HttpContext, Revoked
-from bindings.http.forms import forms
+from bindings.http.forms import forms, profile_forms
 from bindings.http.listeners import (
     Connection,
     LocalConnection,
@@ -148,6 +148,12 @@ class HttpBinding:
 
     def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
         return forms(td, twin, self._addresses.base)
+
+    def profile_forms(
+        self, td: ThingDescription, twin: TwinID
+    ) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
+        """The forms of the variant that follows W3C profiles."""
+        return profile_forms(td, twin, self._addresses.base)
 
     def _context(self, sink: Sink) -> HttpContext:
         config = self._config

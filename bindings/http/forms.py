@@ -14,6 +14,7 @@ from things.td import ThingDescription
 Form = dict[str, JSONValue]
 
 _JSON = "application/json"
+_SSE = {"subprotocol": "sse"}
 
 
 def forms(td: ThingDescription, twin: TwinID, base: str) -> Mapping[tuple[str, str], Sequence[Form]]:
@@ -30,6 +31,26 @@ def forms(td: ThingDescription, twin: TwinID, base: str) -> Mapping[tuple[str, s
         found["action", name] = _action_forms(f"{root}/actions/{encode_segment(name)}")
     for name in td.events:
         found["event", name] = _event_forms(f"{root}/events/{encode_segment(name)}")
+    return found
+
+
+def profile_forms(td: ThingDescription, twin: TwinID, base: str) -> Mapping[tuple[str, str], Sequence[Form]]:
+    """The same for clients of the W3C HTTP Basic and SSE Profiles: a property's address is its stream's too, events are
+    named, and the address of an invocation comes with the answer to it."""
+    root = f"{base}/things/{encode_segment(str(twin))}"
+    found: dict[tuple[str, str], Sequence[Form]] = {("thing", ""): _thing_forms(root, td)}
+    for name, definition in td.properties.items():
+        href = f"{root}/properties/{encode_segment(name)}"
+        operations = ["readproperty"] * (not definition.is_write_only) + ["writeproperty"] * (
+            not definition.is_read_only
+        )
+        streams = [] if definition.is_write_only else [_form(href, "observeproperty", "unobserveproperty", **_SSE)]
+        found["property", name] = [_form(href, *operations), *streams]
+    for name in td.actions:
+        found["action", name] = [_form(f"{root}/actions/{encode_segment(name)}", "invokeaction")]
+    for name in td.events:
+        href = f"{root}/events/{encode_segment(name)}"
+        found["event", name] = [_form(href, "subscribeevent", "unsubscribeevent", **_SSE)]
     return found
 
 

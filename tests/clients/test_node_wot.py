@@ -105,6 +105,22 @@ async def test_properties_are_read_and_written_over_https_with_a_bearer_token(
     assert {"flow": 12.5, "target": 44}.items() <= all_.items()
 
 
+async def test_the_variant_for_profiles_works_with_account_and_token(
+    runtime: Skep, agent: AgentPeer, ann: Account
+) -> None:
+    td = await described(runtime, ann, forms="profile")
+
+    async with answering(agent) as asked, node_wot(runtime, td, username="ann", password=ann.token) as thing:
+        flow = await thing.ask("readProperty", "flow")
+        await thing.ask("writeProperty", "target", 44)
+        status = await thing.ask("invokeAction", "setSpeed", 3)
+        with anyio.fail_after(10):
+            requests = {await asked.get(), await asked.get()}
+
+    assert (flow, status["href"].startswith(f"/things/{PUMP_1}/actions/setSpeed/")) == (12.5, True)
+    assert requests == {("property", "target", 44), ("action", "setSpeed", 3)}
+
+
 async def test_a_wrong_token_reads_nothing(runtime: Skep, agent: AgentPeer, ann: Account) -> None:
     td = await described(runtime, ann)
 

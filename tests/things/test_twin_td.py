@@ -141,7 +141,7 @@ def test_viewer_sees_values_but_neither_actions_nor_a_way_to_write() -> None:
     assert speed["readOnly"] is True
     assert [form["op"] for form in speed["forms"]] == [["readproperty"], ["observeproperty", "unobserveproperty"]]
     assert twin["forms"] == [{"href": f"{BASE}/things/dtw:plant:pump-1/properties", "op": ["readallproperties"]}]
-    assert [link["rel"] for link in twin["links"]] == ["type", "skep:sourceID"]
+    assert [link["rel"] for link in twin["links"]] == ["type", "skep:sourceID", "alternate"]
 
 
 def test_operator_may_invoke_and_manager_may_write() -> None:
@@ -158,6 +158,7 @@ def test_operator_may_invoke_and_manager_may_write() -> None:
     assert manager["properties"]["flow"]["forms"][0]["op"] == ["readproperty"]  # the device's own readOnly stands
     relations = {link["rel"]: link["href"] for link in operator["links"]}
     assert relations["skep:history"] == f"{BASE}/things/dtw:plant:pump-1/history"
+    assert relations["alternate"] == f"{BASE}/things/dtw:plant:pump-1?forms=profile"
     assert relations["skep:requests"] == f"{BASE}/requests?thing=dtw:plant:pump-1"
 
 
