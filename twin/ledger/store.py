@@ -6,39 +6,24 @@ over all requests and are never used twice, also not after a purge. No operation
 has a (partial) index of its own.
 """
 
-import json
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from typing import Any
 
-from pydantic_core import from_json, to_json
-from sqlalchemy import Connection, bindparam, func, null, select, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, select, text
 
 from things.delivery import FINAL, REPORTABLE, DeliveryStatus, Reason, State, is_legal
 from things.errors import BadCursor, Conflict, IllegalStatus, UnknownRequest
-from things.messages import JSONValue, Operation
+from things.messages import JSONValue
 from things.records import LedgerQuery, LedgerRow, Transition
 from twin.database import Database, Prepared
-from twin.tables import MarkRow, RequestRow, TransitionRow, table
+from twin.ledger.rows import canonical, encoded, fields_of, opening, row_of, rows_of, seq_of, status_of
+from twin.ledger.statements import COLUMNS, REQUESTS, WITH_LAST_STEP, Statements
+from twin.ledger.steps import Step, changes, has_run_out
 
 _MARK = "ledger"
-
-_REQUESTS = table(RequestRow)
-_TRANSITIONS = table(TransitionRow)
-_MARKS = table(MarkRow)
-_COLUMNS = (
-    *_REQUESTS.c,
-    _TRANSITIONS.c.reason.label("reason"),
-    _TRANSITIONS.c.error.label("error"),
-    _TRANSITIONS.c.output.label("output"),
-)
-_FIELDS = tuple(column.name for column in _COLUMNS)
-# The first step, to pending, is the row itself: `opened` is its number and `created` its time.
-_WITH_LAST_STEP = _REQUESTS.outerjoin(_TRANSITIONS, _TRANSITIONS.c.seq == _REQUESTS.c.seq)
 
 
 class LedgerStore:
@@ -47,7 +32,7 @@ class LedgerStore:
     def __init__(self, database: Database, seq: int) -> None:
         self._database = database
         self._seq = seq
-        self._sql = _Statements(database)
+        self._sql = Statements(database)
 
     @classmethod
     async def load(cls, database: Database) -> "LedgerStore":
@@ -75,7 +60,7 @@ class LedgerStore:
     async def open(self, row: LedgerRow) -> tuple[LedgerRow, bool]:
         """Store a new request as pending. The same caller and reference with the same content: the standing row and
         False; with other content: raises Conflict."""
-        given = _encoded(row.input) if row.has_input else None
+        given = encoded(row.input) if row.has_input else None
         return await self._database.submit(lambda connection: self._stored(connection, row, given), refuses_first=True)
 
     async def advance(
@@ -93,7 +78,7 @@ class LedgerStore:
         """Take one step: the row as it stands afterwards. Where an agent's first word is a later state, `delivered` is
         recorded first: then two rows, one for each step. With `agent` given, only that agent's requests exist. Rows
         come without their transitions. Raises UnknownRequest, IllegalStatus."""
-        step = _Step(state, now, reason, error, None if output is None else _encoded(output), progress)
+        step = Step(state, now, reason, error, None if output is None else encoded(output), progress)
         return await self._database.submit(
             lambda connection: self._advanced(connection, request_id, agent, step),
             frees=state in FINAL,
@@ -107,14 +92,14 @@ class LedgerStore:
     ) -> Sequence[LedgerRow]:
         """Cancel (reason superseded) the property writes of this name that were opened before the request `before` and
         were never delivered, but those on their way to the agent (`sparing`); the rows that ended."""
-        step = _Step(State.CANCELLED, now, Reason.SUPERSEDED)
+        step = Step(State.CANCELLED, now, Reason.SUPERSEDED)
 
         def superseded(connection: Connection) -> list[LedgerRow]:
             older = self._sql.queued_writes.rows(
                 connection, thing_id=thing_id, name=name, opened=self._place(connection, before)
             )
-            queued = [fields for fields in map(_fields, older) if fields["request_id"] not in sparing]
-            return [_row(self._take(connection, fields, step)) for fields in queued]
+            queued = [fields for fields in map(fields_of, older) if fields["request_id"] not in sparing]
+            return [row_of(self._take(connection, fields, step)) for fields in queued]
 
         return await self._database.submit(superseded, frees=True)
 
@@ -191,7 +176,9 @@ class LedgerStore:
     async def due(self, now: int, *, limit: int) -> Sequence[LedgerRow]:
         """Rows whose clock has run out, earliest first: `expires` while never delivered, `deadline` afterwards (also
         of rows that went back to pending). They are not changed."""
-        return await self._database.read(lambda connection: _rows(self._sql.due.rows(connection, now=now, limit=limit)))
+        return await self._database.read(
+            lambda connection: rows_of(self._sql.due.rows(connection, now=now, limit=limit))
+        )
 
     async def next_due(self) -> int | None:
         """When the next such clock runs out; None while none runs."""
@@ -209,8 +196,8 @@ class LedgerStore:
             given = {"caller": caller, "after": after, "limit": limit}
             opened = self._sql.opened_after.rows(connection, **given)
             return [
-                _status(row)
-                for row in islice(merge(opened, self._sql.inbox.rows(connection, **given), key=_seq), limit)
+                status_of(row)
+                for row in islice(merge(opened, self._sql.inbox.rows(connection, **given), key=seq_of), limit)
             ]
 
         return await self._database.read(found)
@@ -219,8 +206,8 @@ class LedgerStore:
         """Rows with their transitions, newest first. Raises BadCursor where `before` names no request."""
 
         def found(connection: Connection) -> list[LedgerRow]:
-            wanted = select(*_COLUMNS).select_from(_WITH_LAST_STEP)
-            columns = _REQUESTS.c
+            wanted = select(*COLUMNS).select_from(WITH_LAST_STEP)
+            columns = REQUESTS.c
             if query.caller is not None:
                 wanted = wanted.where(columns.caller == query.caller)
             if query.thing_id is not None:
@@ -257,7 +244,7 @@ class LedgerStore:
     async def _queue(self, statement: Prepared, after: str, **parameters: object) -> Sequence[LedgerRow]:
         def found(connection: Connection) -> list[LedgerRow]:
             opened = self._place(connection, after) if after else 0
-            return _rows(statement.rows(connection, opened=opened, **parameters))
+            return rows_of(statement.rows(connection, opened=opened, **parameters))
 
         return await self._database.read(found)
 
@@ -270,16 +257,16 @@ class LedgerStore:
     def _with_transitions(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> list[LedgerRow]:
         complete: list[LedgerRow] = []
         for row in rows:
-            fields = _fields(row)
+            fields = fields_of(row)
             steps = self._sql.steps.rows(connection, opened=fields["opened"])
             transitions = (
-                _opening(fields),
+                opening(fields),
                 *(
                     Transition(seq=seq, state=State(state), at=at, reason=None if reason is None else Reason(reason))
                     for seq, state, at, reason in steps
                 ),
             )
-            complete.append(_row(fields, transitions))
+            complete.append(row_of(fields, transitions))
         return complete
 
     # ------------------------------------------------------------ in the writer thread
@@ -310,26 +297,26 @@ class LedgerStore:
         if self._sql.open.run(connection, **fields).rowcount == 0:
             return self._standing(connection, row, given), False
         self._seq = seq
-        return replace(row, seq=seq, transitions=(_opening(fields),)), True
+        return replace(row, seq=seq, transitions=(opening(fields),)), True
 
     def _standing(self, connection: Connection, row: LedgerRow, given: str | None) -> LedgerRow:
         found = self._sql.by_reference.row(connection, caller=row.caller, caller_ref=row.caller_ref)
         if found is None:
             raise Conflict(f"request id {row.request_id!r} is in use")
-        fields = _fields(found)
+        fields = fields_of(found)
         same = (
             fields["operation"] == row.operation.value
             and fields["thing_id"] == row.thing_id
             and fields["name"] == row.name
-            and _canonical(fields["input"]) == _canonical(given)
+            and canonical(fields["input"]) == canonical(given)
         )
         if not same:
             raise Conflict(f"reference {row.caller_ref!r} was used for another request")
         return self._with_transitions(connection, [found])[0]
 
-    def _advanced(self, connection: Connection, request_id: str, agent: str | None, step: "_Step") -> list[LedgerRow]:
+    def _advanced(self, connection: Connection, request_id: str, agent: str | None, step: Step) -> list[LedgerRow]:
         found = self._sql.by_id.row(connection, request_id=request_id)
-        fields = None if found is None else _fields(found)
+        fields = None if found is None else fields_of(found)
         if fields is None or (agent is not None and fields["agent"] != agent):
             raise UnknownRequest(request_id)
         current = State(fields["state"])
@@ -339,36 +326,18 @@ class LedgerStore:
             and step.state in REPORTABLE
             and (agent is not None or not is_legal(current, step.state))
         )
-        if not is_first_word and (not is_legal(current, step.state) or not _has_run_out(fields, step)):
+        if not is_first_word and (not is_legal(current, step.state) or not has_run_out(fields, step)):
             raise IllegalStatus(request_id, current.value, step.state.value)
-        steps = (_Step(State.DELIVERED, step.now), step) if is_first_word else (step,)
+        steps = (Step(State.DELIVERED, step.now), step) if is_first_word else (step,)
         rows = []
         for each in steps:
             fields = self._take(connection, fields, each)
-            rows.append(_row(fields))
+            rows.append(row_of(fields))
         return rows
 
-    def _take(self, connection: Connection, fields: dict[str, Any], step: "_Step") -> dict[str, Any]:
+    def _take(self, connection: Connection, fields: dict[str, Any], step: Step) -> dict[str, Any]:
         self._seq += 1
-        attempts, deadline = fields["attempts"], fields["deadline"]
-        if step.state is State.DELIVERED:
-            attempts += 1
-            if deadline is None:  # a redelivery does not restart it: it runs on
-                deadline = _deadline(step.now, fields["deadline_s"])
-        elif step.state in FINAL:
-            deadline = None
-        elif step.state is not State.PENDING:
-            deadline = _deadline(step.now, fields["deadline_s"])
-        running = fields["expires"] if attempts == 0 else deadline
-        changed = {
-            "state": step.state.value,
-            "deadline": deadline,
-            "due": None if step.state in FINAL else running,
-            "updated": step.now,
-            "attempts": attempts,
-            "progress": fields["progress"] if step.progress is None else step.progress,
-            "seq": self._seq,
-        }
+        changed = changes(fields, step, self._seq)
         after = {**fields, **changed}
         self._sql.change.run(connection, wanted=fields["opened"], **{f"new_{name}": v for name, v in changed.items()})
         self._record(connection, after, step)
@@ -376,7 +345,7 @@ class LedgerStore:
         after |= {"error": step.error, "output": step.output}
         return after
 
-    def _record(self, connection: Connection, fields: Mapping[str, Any], step: "_Step") -> None:
+    def _record(self, connection: Connection, fields: Mapping[str, Any], step: Step) -> None:
         self._sql.record.run(
             connection,
             seq=self._seq,
@@ -389,179 +358,3 @@ class LedgerStore:
             output=step.output,
             progress=fields["progress"],
         )
-
-
-class _Step:
-    """What one transition says."""
-
-    __slots__ = ("error", "now", "output", "progress", "reason", "state")
-
-    def __init__(
-        self,
-        state: State,
-        now: int,
-        reason: Reason | None = None,
-        error: str | None = None,
-        output: str | None = None,
-        progress: float | None = None,
-    ) -> None:
-        self.state = state
-        self.now = now
-        self.reason = reason
-        self.error = error
-        self.output = output
-        self.progress = progress
-
-
-class _Statements:
-    """The ledger's statements, compiled once for the database's dialect."""
-
-    def __init__(self, database: Database) -> None:
-        r, t = _REQUESTS.c, _TRANSITIONS.c
-        whole = select(*_COLUMNS).select_from(_WITH_LAST_STEP)
-        limit: Any = bindparam("limit")
-        pending = r.state == text("'pending'")
-
-        def prepared(statement: Any) -> Prepared:
-            return Prepared(statement, database.engine)
-
-        insert = postgresql.insert if database.engine.dialect.name == "postgresql" else sqlite.insert
-        self.open = prepared(insert(_REQUESTS).on_conflict_do_nothing())
-        self.record = prepared(insert(_TRANSITIONS))
-        changing = ("state", "deadline", "due", "updated", "attempts", "progress", "seq")
-        self.change = prepared(
-            _REQUESTS.update()
-            .where(r.opened == bindparam("wanted"))
-            .values({name: bindparam(f"new_{name}") for name in changing})
-        )
-        self.by_id = prepared(whole.where(r.request_id == bindparam("request_id")))
-        self.by_reference = prepared(
-            whole.where(r.caller == bindparam("caller"), r.caller_ref == bindparam("caller_ref"))
-        )
-        self.place = prepared(select(r.opened).where(r.request_id == bindparam("request_id")))
-        queue = whole.where(r.agent == bindparam("agent"), r.opened > bindparam("opened")).order_by(r.opened)
-        # Literal states: a partial index is only used where the condition can be seen to imply its own.
-        self.waiting = prepared(queue.where(pending).limit(limit))
-        under_way = text("requests.state IN ('delivered', 'waiting', 'running', 'applied')")
-        self.unanswered = prepared(queue.where(under_way).limit(limit))
-        self.waiting_for_thing = prepared(queue.where(pending, r.thing_id == bindparam("thing_id")).limit(limit))
-        opened_after = whole.where(r.opened > bindparam("opened")).order_by(r.opened)
-        self.unanswered_by_any = prepared(opened_after.where(under_way).limit(limit))
-        self.queued_writes = prepared(
-            whole.where(
-                r.thing_id == bindparam("thing_id"),
-                r.name == bindparam("name"),
-                r.opened < bindparam("opened"),
-                pending,
-                r.operation == text("'write_property'"),
-                r.attempts == text("0"),
-            ).order_by(r.opened)
-        )
-        self.due = prepared(whole.where(r.due.is_not(None), r.due <= bindparam("now")).order_by(r.due).limit(limit))
-        self.next_due = prepared(select(func.min(r.due)).where(r.due.is_not(None)))
-        self.inbox = prepared(
-            select(r.request_id, r.caller_ref, t.seq, t.state, t.at, t.reason, t.error, t.output, t.progress)
-            .where(t.opened == r.opened, t.caller == bindparam("caller"), t.seq > bindparam("after"))
-            .order_by(t.seq)
-            .limit(limit)
-        )
-        self.opened_after = prepared(
-            select(r.request_id, r.caller_ref, r.opened, text("'pending'"), r.created)
-            .add_columns(null(), null(), null(), null())
-            .where(r.caller == bindparam("caller"), r.opened > bindparam("after"))
-            .order_by(r.opened)
-            .limit(limit)
-        )
-        self.steps = prepared(
-            select(t.seq, t.state, t.at, t.reason).where(t.opened == bindparam("opened")).order_by(t.seq)
-        )
-        ended = text("requests.state IN ('completed', 'failed', 'cancelled')")
-        self.ended = prepared(
-            select(r.opened).where(ended, r.updated < bindparam("before")).order_by(r.updated).limit(limit)
-        )
-        self.forget_transitions = prepared(_TRANSITIONS.delete().where(t.opened == bindparam("opened")))
-        self.forget_request = prepared(_REQUESTS.delete().where(r.opened == bindparam("opened")))
-        mark = insert(_MARKS)
-        self.mark = prepared(mark.on_conflict_do_update(index_elements=["name"], set_={"value": mark.excluded.value}))
-
-
-def _has_run_out(fields: Mapping[str, Any], step: "_Step") -> bool:
-    """Whether a step that a clock takes is still due: between the look at the clock and this step the agent may have
-    been handed the request, or have said another word on it. Other steps always are."""
-    if step.reason is Reason.EXPIRED:
-        return bool(fields["attempts"] == 0)
-    if step.reason is Reason.TIMEOUT:
-        return bool(fields["deadline"] is not None and fields["deadline"] <= step.now)
-    return True
-
-
-def _deadline(now: int, deadline_s: float) -> int | None:
-    return now + round(deadline_s * 1_000_000) if math.isfinite(deadline_s) else None
-
-
-def _opening(fields: Mapping[str, Any]) -> Transition:
-    return Transition(seq=fields["opened"], state=State.PENDING, at=fields["created"])
-
-
-def _seq(row: Sequence[Any]) -> int:
-    return int(row[2])
-
-
-def _encoded(value: JSONValue) -> str:
-    return to_json(value).decode()
-
-
-def _canonical(text_: str | None) -> str | None:
-    """One spelling for equal JSON; keeps 1, 1.0 and true apart, as Python's own comparison does not."""
-    return None if text_ is None else json.dumps(from_json(text_), sort_keys=True)
-
-
-def _fields(row: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(_FIELDS, row, strict=True))
-
-
-def _rows(rows: Iterable[Sequence[Any]]) -> list[LedgerRow]:
-    return [_row(_fields(row)) for row in rows]
-
-
-def _row(fields: Mapping[str, Any], transitions: Sequence[Transition] = ()) -> LedgerRow:
-    given, output, reason = fields["input"], fields["output"], fields["reason"]
-    return LedgerRow(
-        request_id=fields["request_id"],
-        caller_ref=fields["caller_ref"],
-        operation=Operation(fields["operation"]),
-        caller=fields["caller"],
-        thing_id=fields["thing_id"],
-        agent=fields["agent"],
-        name=fields["name"],
-        input=None if given is None else from_json(given),
-        has_input=given is not None,
-        state=State(fields["state"]),
-        expires=fields["expires"],
-        deadline_s=fields["deadline_s"],
-        created=fields["created"],
-        updated=fields["updated"],
-        seq=fields["seq"],
-        deadline=fields["deadline"],
-        attempts=fields["attempts"],
-        reason=None if reason is None else Reason(reason),
-        error=fields["error"],
-        output=None if output is None else from_json(output),
-        progress=fields["progress"],
-        transitions=transitions,
-    )
-
-
-def _status(row: Sequence[Any]) -> DeliveryStatus:
-    request_id, caller_ref, seq, state, at, reason, error, output, progress = row
-    return DeliveryStatus(
-        request_id=request_id,
-        state=State(state),
-        caller_ref=caller_ref,
-        reason=None if reason is None else Reason(reason),
-        error=error,
-        output=None if output is None else from_json(output),
-        progress=progress,
-        seq=seq,
-        updated=at,
-    )
