@@ -123,9 +123,11 @@ class HttpBinding:
             context = self._context(sink)
             app = self._application(context)
             if plain is not None:
-                await stack.enter_async_context(serving(app, plain, self._kind(Connection), config, None))
+                await stack.enter_async_context(serving(app, plain, self._kind(Connection, config.http), config, None))
             if secure is not None:
-                await stack.enter_async_context(serving(app, secure, self._kind(TLSConnection), config, self._tls))
+                await stack.enter_async_context(
+                    serving(app, secure, self._kind(TLSConnection, config.https), config, self._tls)
+                )
             if config.control_socket is not None:
                 local = bound_unix(config.control_socket)
                 stack.callback(_close, local)
@@ -197,8 +199,13 @@ class HttpBinding:
             )
         return app
 
-    def _kind(self, connection: type[Connection]) -> type[Connection]:
-        return type(connection.__name__, (connection,), {"limits": self._config, "total": self._total})
+    def _kind(self, connection: type[Connection], address: Address | None = None) -> type[Connection]:
+        members = {
+            "limits": self._config,
+            "total": self._total,
+            "is_loopback": address is not None and is_loopback(address[0]),
+        }
+        return type(connection.__name__, (connection,), members)
 
     def _revoked(self, revoked: Revoked) -> None:
         if self._tickets is not None:

@@ -37,6 +37,8 @@ class Connection(HttpToolsProtocol):
     """One client connection, bounded; subclasses carry the configuration of their listener."""
 
     limits: HttpConfig
+    is_loopback = False
+    """Whether the listener takes connections of this machine only, by its own address."""
     total: Counter[str]
     """Open connections by source of all listeners together; "" counts all."""
 
@@ -58,7 +60,7 @@ class Connection(HttpToolsProtocol):
         self._counted = ("", source) if source else ("",)
         self.total.update(self._counted)
         # One state for the connection; each request's scope gets a copy.
-        self.app_state = {"abort": transport.abort, **self._credentials(transport)}
+        self.app_state = {"abort": transport.abort, "loopback": self.is_loopback, **self._credentials(transport)}
         self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -18,7 +18,8 @@ Scope = MutableMapping[str, Any]
 
 LOCAL_ADMIN = Principal(account="skep", type=AccountType.SERVICE, role=Role.ADMIN, login_id="local")
 
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+_FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip"})
+"""Headers that proxies write; those that begin with `x-forwarded-` are others."""
 
 
 def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
@@ -53,12 +54,23 @@ async def identify(scope: Scope, authenticator: Authenticator) -> Principal | No
 
 
 def is_local(scope: Scope) -> bool:
-    """Whether both ends of the connection are this machine, and nobody says it was passed on from elsewhere."""
+    """Whether the listener and both ends of the connection are this machine's own, it was asked for by a name of this
+    machine, and nobody says that it was passed on: a proxy here must not open the node to those behind it."""
     server, client = scope.get("server"), scope.get("client")
+    if not scope.get("state", {}).get("loopback"):
+        return False
     if not server or not client or not is_loopback(server[0]) or not is_loopback(client[0]):
         return False
     headers = headers_of(scope)
-    return not any(name in headers for name in _FORWARDED)
+    if any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers):
+        return False
+    return _is_loopback_name(headers.get(b"host", b"").decode("latin-1"))
+
+
+def _is_loopback_name(host: str) -> bool:
+    """`localhost:8080`, `127.0.0.1`, `[::1]:8080` …"""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name.lower())
 
 
 async def _authorized(authorization: str, authenticator: Authenticator, source: str | None) -> Principal:
