@@ -115,9 +115,15 @@ class MiniBus:
             self._last += 1
             document = {**document, "id": self._last}
         envelope = read(document)
-        if answered is not None:
-            self.responses.wait(envelope.sender, envelope.id, answered)
-        self._outward(envelope)
+        if answered is None:
+            self._outward(envelope)
+            return envelope
+        give_up = self.responses.wait(envelope.sender, envelope.id, answered)
+        try:
+            self._outward(envelope)
+        except BaseException:
+            give_up()
+            raise
         return envelope
 
     def receive(self, envelope: Envelope) -> bool:
@@ -133,7 +139,8 @@ class MiniBus:
 class MessageBus:
     """The bus of one runtime: between its sandboxes and, by stubs, the world.
 
-    `resolve` names the address of the stub that leads to an address that is not local, None if there is none.
+    `resolve` names the address of the stub that leads to an address that is not local; None, or NoStub raised, if there
+    is none.
     """
 
     def __init__(self, resolve: Callable[[str], str | None]) -> None:

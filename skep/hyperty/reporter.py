@@ -4,21 +4,47 @@ Versions rise by one with each change, so that an observer that missed some know
 whoever created them: only their creators change or delete them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from things.envelopes import Envelope, domain_of
-from things.errors import Forbidden, Invalid, NotFound
+from things.envelopes import Envelope, refusal
+from things.errors import Forbidden, Invalid, NotFound, SkepError
+from things.jsontext import encode
 from things.messages import JSONValue
 from things.objects import change
 
 if TYPE_CHECKING:
     from skep.hyperty.runtime import Runtime
 
+log = logging.getLogger(__name__)
+
 Authorise = Callable[[str], bool]
 """Whether a hyperty may observe."""
+
+MAX_REMEMBERED = 1_000
+"""Requests whose outcome is remembered, so that one that comes again has its effect once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something consumers may ask of an object. `run` takes the input and returns the output, or an awaitable of it;
+    what it raises is the refusal. `input` and `output` are JSON schemas."""
+
+    run: Callable[[JSONValue], "JSONValue | Awaitable[JSONValue]"]
+    title: str = ""
+    input: JSONValue = None
+    output: JSONValue = None
+
+    def affordance(self) -> dict[str, JSONValue]:
+        """As a Thing Description has it."""
+        members = {"title": self.title or None, "input": self.input, "output": self.output}
+        return {name: value for name, value in members.items() if value is not None}
 
 
 class Children:
@@ -62,6 +88,8 @@ class Reporter:
         schema: JSONValue,
         children: Sequence[str],
         authorise: "Iterable[str] | Authorise | None",
+        actions: Mapping[str, Action],
+        writable: Sequence[str],
     ) -> None:
         self._runtime = runtime
         self._schema = schema
@@ -80,6 +108,10 @@ class Reporter:
         self.version = 1
         self.children = Children(children)
         self.observers: set[str] = set()
+        self._actions = dict(actions)
+        self._writable = tuple(writable)
+        self._outcomes: OrderedDict[int | str, dict[str, JSONValue] | None] = OrderedDict()
+        """By request id; None while one is carried out."""
         self.on_child: Callable[[str, str, JSONValue], None] | None = None
         """Called with name, resource and value of a child that changed; the value of a deleted one is None."""
         self._modified = self._created = _now()
@@ -92,8 +124,7 @@ class Reporter:
         if url is None:
             self.url = (await runtime.allocate(scheme, children=self.children.names))[0]
         else:
-            if domain_of(url) == runtime.domain:
-                await runtime.claim(url)
+            await runtime.claim(url)
             self.url = url
         self._ends = [
             runtime.answer(self.url, self._asked),
@@ -176,11 +207,55 @@ class Reporter:
     # ------------------------------------------------------------ what is asked of it
 
     def _asked(self, envelope: Envelope) -> dict[str, JSONValue] | None:
+        if envelope.type in ("execute", "update"):
+            if envelope.sender != f"{self._runtime.node}/requests":
+                raise Forbidden("ask for it at the Thing that this object is; only the reporter changes its object")
+            return self._requested(envelope)
         if envelope.type != "read":
             raise Invalid(f"{envelope.type!r} is not possible here; the reporter alone changes its object")
         if not self._allowed(_source(envelope)) and _source(envelope) not in self.observers:
             return {"code": 401, "description": "not permitted", "desc": "not permitted"}
         return {"code": 200, "value": self.document()}
+
+    def _requested(self, envelope: Envelope) -> dict[str, JSONValue] | None:
+        """A consumer's request, which the node's ledger hands over; one that comes again is not carried out again."""
+        if envelope.id in self._outcomes:
+            return self._outcomes[envelope.id]
+        self._outcomes[envelope.id] = None
+        if len(self._outcomes) > MAX_REMEMBERED:
+            self._outcomes.popitem(last=False)
+        self._runtime.spawn(self._carry_out(envelope))
+        return None
+
+    async def _carry_out(self, envelope: Envelope) -> None:
+        try:
+            outcome = await self._outcome(envelope)
+            encode(outcome)
+        except SkepError as error:
+            outcome = refusal(500, error.detail)
+        except Exception as error:
+            log.exception("request failed", extra={"object": self.url, "request": envelope.id})
+            outcome = refusal(500, f"{type(error).__name__}: {error}")
+        if envelope.id in self._outcomes:
+            self._outcomes[envelope.id] = outcome
+        self._runtime.respond(envelope, outcome)
+
+    async def _outcome(self, envelope: Envelope) -> dict[str, JSONValue]:
+        body = envelope.body
+        if envelope.type == "update":
+            name = body.get("attribute")
+            if name not in self._writable:
+                raise Forbidden(f"{name!r} is not writable")
+            self._change({"attribute": name, "value": body.get("value")})
+            return {"code": 200}
+        action = self._actions.get(str(body.get("method")))
+        if action is None:
+            raise NotFound(f"there is no action {body.get('method')!r}")
+        value = action.run(body.get("params"))
+        if isawaitable(value):
+            self._runtime.respond(envelope, {"code": 100})
+            value = await value
+        return {"code": 200, "value": value}
 
     def _subscribing(self, envelope: Envelope) -> dict[str, JSONValue] | None:
         source = _source(envelope)
@@ -215,6 +290,8 @@ class Reporter:
             "dataSchemes": [self._schema] if isinstance(self._schema, str) else [],
             "resources": list(self.children.names),
             "data": self.data,
+            "actions": {name: action.affordance() for name, action in self._actions.items()},
+            "writable": list(self._writable),
         }
         await self._runtime.ask(self._runtime.registry, "create", {"value": value})
 

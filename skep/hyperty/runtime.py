@@ -9,7 +9,7 @@ A sandbox posts outward always (`MiniBus`); the runtime's bus delivers what is l
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +17,9 @@ from typing import Any
 from uuid import uuid4
 
 from skep.hyperty.observer import Observer
-from skep.hyperty.reporter import Authorise, Reporter
+from skep.hyperty.reporter import Action, Authorise, Reporter
 from skep.hyperty.stub import NodeStub
+from skep.hyperty.stubs import StubFactory, Stubs
 from things.bus import Listener, MessageBus, MiniBus
 from things.envelopes import Document, Envelope, domain_of, refusal, response
 from things.errors import (
@@ -51,7 +52,8 @@ Answers = Callable[[Envelope], "dict[str, JSONValue] | None"]
 
 
 class Runtime:
-    """A runtime on the messaging node of `domain`, reached at `url` (http, https, ws or wss)."""
+    """A runtime on the messaging node of `domain`, reached at `url` (http, https, ws or wss). `stubs` lead to foreign
+    domains; an address of a domain that none leads to is refused (NoStub)."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Runtime:
         domain: str = "localhost",
         runtime_url: str | None = None,
         ca: str | Path | None = None,
+        stubs: Mapping[str, StubFactory] | None = None,
     ) -> None:
         self.domain = domain
         self.url = runtime_url or f"hyperty-runtime://{domain}/{uuid4()}"
@@ -68,25 +71,25 @@ class Runtime:
         self.registry = f"domain://registry.{domain}"
         self.bus = MessageBus(self._resolve)
         self.sandbox = MiniBus(self._outward)
-        self._stub = NodeStub(
-            _socket_url(url), self.url, token=token, ca=ca, arrived=self._arrived, renewed=self._renewed
-        )
-        self._stub_address = f"{self.url}/protostub/{domain}"
-        self.bus.listeners.add(self._stub_address, self._stub.send)
+        self._stubs = Stubs(self.url, self.bus.listeners, self._arrived)
+        self._stub = NodeStub(_socket_url(url), self.url, token=token, ca=ca, renewed=self._renewed)
+        self._stubs.add(domain, self._stub.arriving, is_own=True)
+        self._stubs.add_all(stubs or {})
         self._claimed: dict[str, None] = {}
         self._objects: dict[str, Reporter | Observer] = {}
         self._work: set[asyncio.Task[None]] = set()
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: list[asyncio.Task[None]] = []
         self._local(self.url)
         self._local(f"{self.url}/sm")
 
     async def __aenter__(self) -> "Runtime":
-        self._serving = asyncio.create_task(self._stub.serve())
+        self._serving = [asyncio.create_task(stub.serve()) for stub in self._stubs.all]
         try:
             async with asyncio.timeout(RESPONSE_S):
                 await self._stub.ready()
         except BaseException as error:
-            self._serving.cancel()
+            for task in self._serving:
+                task.cancel()
             if isinstance(error, TimeoutError):
                 raise Unavailable("the messaging node cannot be reached") from error
             raise
@@ -97,8 +100,9 @@ class Runtime:
     ) -> None:
         for one in tuple(self._objects.values()):
             one.end()
-        await self._stub.close()
-        tasks = [*self._work, *([self._serving] if self._serving else [])]
+        for stub in self._stubs.all:
+            await stub.close()
+        tasks = [*self._work, *self._serving]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,11 +127,26 @@ class Runtime:
         schema: JSONValue = None,
         children: Sequence[str] = (),
         authorise: "Iterable[str] | Authorise | None" = None,
+        actions: Mapping[str, Action] | None = None,
+        writable: Sequence[str] = (),
         url: str | None = None,
     ) -> Reporter:
         """Create an object and report it. `authorise` are the hyperties that may observe it, or says so by a call;
-        None lets everyone. A `url` of one's own domain makes its address a lasting one."""
-        reporter = Reporter(self, name, data, schema=schema, children=children, authorise=authorise)
+        None lets everyone. A `url` of one's own domain makes its address a lasting one. An agent's or service's object
+        is a Thing: `actions` are what consumers may invoke there, `writable` the attributes they may write. Raises
+        Invalid for the `url` of a foreign domain."""
+        if url is not None and domain_of(url) != self.domain:
+            raise Invalid(f"{url[:80]!r} is not of the domain {self.domain}")
+        reporter = Reporter(
+            self,
+            name,
+            data,
+            schema=schema,
+            children=children,
+            authorise=authorise,
+            actions=actions or {},
+            writable=writable,
+        )
         await reporter.create(scheme, url)
         self._objects[reporter.url] = reporter
         return reporter
@@ -191,8 +210,9 @@ class Runtime:
             self.sandbox.responses.wait(sent.sender, sent.id, answered)()
         code = got.get("code")
         if isinstance(code, int) and code >= 400:
-            detail = str(got.get("description") or got.get("desc") or code)
-            raise _ERRORS.get(code, SkepError)(detail)
+            refused = _ERRORS.get(code, SkepError)(str(got.get("description") or got.get("desc") or code))
+            refused.code = str(got.get("error") or refused.code)
+            raise refused
         return got
 
     def tell(self, to: str, type_: str, body: dict[str, JSONValue], *, sender: str) -> None:
@@ -212,11 +232,15 @@ class Runtime:
                     next((code for code, kind in _ERRORS.items() if isinstance(error, kind)), 500), error.detail
                 )
             if body is not None:
-                self.sandbox.post(response(envelope, body))
+                self.respond(envelope, body)
 
         if not _is_told(address):
             self._local(address)
         return self.sandbox.listen(address, heard)
+
+    def respond(self, envelope: Envelope, body: dict[str, JSONValue]) -> None:
+        """Answer a message, now or later; by code 100 any number of times, finally by another."""
+        self.sandbox.post(response(envelope, body))
 
     async def allocate(self, scheme: str, number: int = 1, children: Sequence[str] = ()) -> list[str]:
         """Fresh addresses from the node."""
@@ -270,9 +294,7 @@ class Runtime:
             raise NotFound(f"no stub leads to {envelope.to[:80]!r}")
 
     def _resolve(self, address: str) -> str | None:
-        """Our node carries what is not local: its own domain, and foreign ones as far as it has stubs."""
-        del address
-        return self._stub_address
+        return self._stubs.resolve(address)
 
     def _arrived(self, envelope: Envelope) -> None:
         # From outside to the sandbox, never out again.

@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidHandshake, WebSocketException
 
 from skep.backoff import Backoff
 from skep.tls import client_context
+from things.bus import Listener
 from things.envelopes import Document, Envelope, read
 from things.errors import SkepError, Unauthenticated, Unavailable
 from things.jsontext import decode, encode
@@ -22,7 +23,6 @@ SESSION = "mn:/session"
 OPEN_S = 5.0
 MAX_BYTES = 16_777_216
 
-Arrived = Callable[[Envelope], None]
 Renewed = Callable[[], Awaitable[None]]
 """Called when the node knows nothing of us any more: what was set up there has to be set up again."""
 
@@ -37,14 +37,13 @@ class NodeStub:
         *,
         token: str | None,
         ca: str | Path | None,
-        arrived: Arrived,
         renewed: Renewed,
     ) -> None:
         self._url = url
         self._runtime_url = runtime_url
         self._token = token
         self._ca = ca
-        self._arrived = arrived
+        self._arrived: Listener = _nowhere
         self._renewed = renewed
         self._session: str | None = None
         self._socket: ClientConnection | None = None
@@ -53,6 +52,12 @@ class NodeStub:
         self._connected_before = False
         self.connected = asyncio.Event()
         """Set while a session is open."""
+
+    def arriving(self, runtime_url: str, arrived: Listener) -> "NodeStub":
+        """Hand what arrives to `arrived` from now on; the factory of itself (`stubs.StubFactory`)."""
+        assert runtime_url == self._runtime_url
+        self._arrived = arrived
+        return self
 
     def send(self, envelope: Envelope) -> None:
         """Queue one message; raises Unavailable when too many wait for a connection."""
@@ -171,6 +176,10 @@ class NodeStub:
             log.warning("unreadable message from the node", extra={"detail": error.detail})
             return
         self._arrived(envelope)
+
+
+def _nowhere(envelope: Envelope) -> None:
+    """Nobody listens yet."""
 
 
 async def _quietly(work: Awaitable[None]) -> None:

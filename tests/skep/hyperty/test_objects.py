@@ -1,6 +1,5 @@
 """Reporters and observers on a real node, through the SDK."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -13,12 +12,6 @@ from things.errors import Forbidden, NotFound, TimedOut, Unauthenticated
 from things.messages import JSONValue
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[Skep]:
-    async with skep(tmp_path, messaging_node={"open": True, "resume_s": 5}) as runtime:
-        yield runtime
 
 
 async def changes(observer: Observer, count: int) -> list[Change]:
