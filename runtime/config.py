@@ -138,6 +138,7 @@ class MessagingNode(Section):
         description="no ownership of addresses, and learn those only seen as senders: for clients that rely on it",
     )
     resume_s: float = Field(120.0, ge=0, description="how long a session outlives its connection")
+    response_s: float = Field(15.0, gt=0, description="how long a response may take; then whoever asked is told 408")
     registration_s: int = Field(3_600, ge=1, description="longest life of a registration without keep-alive")
     max_addresses: int = Field(50_000, ge=1, description="allocated to one session")
     max_addresses_per_request: int = Field(1_000, ge=1, description="allocated, released or subscribed by one message")
@@ -148,6 +149,7 @@ class MessagingNode(Section):
     pool: tuple[str, ...] = Field((), description="foreign addresses lent to clients that have none, by scheme")
     registry_url: str | None = Field(None, description="a domain registry over HTTP instead of the node's own")
     openid_issuer: str | None = Field(None, description="OpenID provider whose tokens domain://idm.{domain} looks into")
+    openid_audience: str | None = Field(None, description="whom its identity tokens must be for; the domain if empty")
 
 
 class Discovery(Section):

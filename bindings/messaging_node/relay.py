@@ -17,14 +17,14 @@ from bindings.messaging_node.mirror import Mirror
 from bindings.messaging_node.pending import PendingResponses
 from bindings.messaging_node.replies import Replies
 from bindings.messaging_node.requests import HypertyRequests
-from bindings.messaging_node.routes import Routes, is_told, object_of
+from bindings.messaging_node.routes import RESERVED, Routes, is_told, object_of
 from bindings.messaging_node.runtimes import Runtimes
 from bindings.messaging_node.sessions import NodeSession, Pending
 from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.twins import Twins
 from runtime.ports import Sink
 from things.delivery import DeliveryStatus, State
-from things.envelopes import Document, Envelope, read, refusal, refused, response
+from things.envelopes import Document, Envelope, read, refusal, refused, response, scheme_of
 from things.errors import Forbidden, NotFound, RateLimited, SkepError
 from things.jsontext import encode
 from things.messages import Message, Operation, Origin
@@ -191,6 +191,8 @@ class Relay:
 
     def _check_sender(self, envelope: Envelope, session: NodeSession) -> None:
         sender = envelope.sender
+        if scheme_of(sender) in RESERVED:
+            raise Forbidden(f"{sender[:80]!r} is the node's own")
         if self._settings.compatible:
             if not sender.startswith(session.runtime_url):
                 self._routes.learn(sender, session)

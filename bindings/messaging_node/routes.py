@@ -16,7 +16,8 @@ from things.errors import Conflict, Forbidden, QueueFull
 from things.identity import Principal
 
 _OPEN_ENDS = ("/changes", "/registration", "/status")
-_RESERVED = frozenset({"domain", "global", "mn", "thing"})
+RESERVED = frozenset({"domain", "global", "mn", "thing"})
+"""Schemes of the node's own addresses and of Things, which no client speaks as."""
 
 
 def is_told(address: str) -> bool:
@@ -90,7 +91,7 @@ class Routes:
     def belongs(self, address: str, session: NodeSession) -> bool:
         """Whether a session may use an address as its own: it, or another session of its account, holds it or one
         above it, or nobody does."""
-        if scheme_of(address) in _RESERVED:
+        if scheme_of(address) in RESERVED:
             return False
         account = session.principal.account
         for one in _lineage(address):
@@ -105,7 +106,7 @@ class Routes:
     def settle(self, address: str, session: NodeSession) -> None:
         """Route a runtime's own address to its new session; runtimes of one account share theirs, and so do guests.
         Raises Forbidden for the node's own addresses, Conflict if it is another account's."""
-        if scheme_of(address) in _RESERVED:
+        if scheme_of(address) in RESERVED:
             raise Forbidden(f"{address[:80]!r} cannot be a runtime's")
         known = [holder.principal for holder in self.holders.at(address)]
         is_shared = all(_are_alike(one, session.principal) for one in known)
@@ -120,6 +121,11 @@ class Routes:
         account's, QueueFull over the quota."""
         self.check(address, session)
         session.claimed.discard(address)
+        if not self._settings.compatible and not is_open(address):
+            # Heard by others while it was nobody's; from now on it is not theirs to hear.
+            for listener in self.listeners.at(address):
+                if listener.principal.account != session.principal.account:
+                    self.unlisten(address, listener)
         self._add(address, session, key)
 
     def check(self, address: str, session: NodeSession) -> None:
@@ -171,7 +177,7 @@ class Routes:
 
     def learn(self, address: str, session: NodeSession) -> None:
         """Route an address that was only seen as a sender to whom it was seen from, unless somebody holds it."""
-        if address not in self.holders and scheme_of(address) not in _RESERVED:
+        if address not in self.holders and scheme_of(address) not in RESERVED:
             self._add(address, session)
 
     def free(self, session: NodeSession) -> None:
@@ -209,10 +215,12 @@ class Routes:
 
     def _is_child(self, address: str, session: NodeSession) -> bool:
         """Whether an address is a child, as the first generation writes it, of somebody else's object."""
-        if object_of(address) != address:
+        if object_of(address) != address or address in self.holders:
             return False
         parent = address.rpartition("/")[0]
-        return bool(parent) and parent in self.holders and not self.belongs(parent, session)
+        holders = self.holders.at(parent) if parent else ()
+        is_runtime = any(holder.runtime_url == parent for holder in holders)
+        return bool(holders) and not is_runtime and not self.belongs(parent, session)
 
     def _claim(self, address: str, session: NodeSession) -> None:
         """Hold an address for as long as the session listens to it."""

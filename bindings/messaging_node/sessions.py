@@ -36,6 +36,14 @@ Pending = tuple[str, str, int | str]
 """A request whose response is routed back: to whom it went, who sent it, its id."""
 
 
+@dataclass(slots=True)
+class Asking:
+    """A message that became a request to a Thing; whether anything of it was told yet."""
+
+    envelope: Envelope
+    is_told: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class NodeSession:
     """One session; satisfies `runtime.ports.Session`. `on_closed` is told why the runtime ended it."""
@@ -62,7 +70,7 @@ class NodeSession:
     below: dict[str, dict[str, None]] = field(default_factory=dict)
     """Held children by the object they belong to."""
     subscribed: dict[str, None] = field(default_factory=dict)
-    asked: dict[str, Envelope] = field(default_factory=dict)
+    asked: dict[str, "Asking"] = field(default_factory=dict)
     """Requests to Things under way, by their references; their statuses answer the message."""
     speaks_for: dict[str, str] = field(default_factory=dict)
     """Addresses of objects that this session reports, by the Things they are."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from bindings.messaging_node.connectors import Body
 from bindings.messaging_node.replies import Reply
-from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.sessions import Asking, NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Pattern, Publication, Sink
 from things.addresses import Kind, TwinID
@@ -166,7 +166,7 @@ class Twins:
         sink = self._sink()
         reference = sink.new_id()
         # Statuses may come before the first is returned, and find the message they answer here.
-        caller.asked[reference] = envelope
+        asking = caller.asked[reference] = Asking(envelope)
         confirmation = envelope.body.get("confirmation")
         given = "params" in envelope.body or "value" in envelope.body
         try:
@@ -190,20 +190,19 @@ class Twins:
         if reference in caller.asked and (status.is_final or status.seq == 0):
             del caller.asked[reference]
             return _body(status)
-        if status.state is State.PENDING and reference in caller.asked:
-            # Recorded and waiting for its agent: the sender learns at once that it was taken.
-            return _body(status)
-        return None
+        # Recorded and waiting for its agent: the sender learns at once that it was taken, but once.
+        return _body(status) if status.state is State.PENDING and not asking.is_told else None
 
     def status(self, session: NodeSession, status: DeliveryStatus) -> None:
         """One step of a request: an answer to the message that asked for it, if it came this way."""
         reference = status.caller_ref or ""
-        envelope = session.asked.get(reference)
-        if envelope is None:
+        asking = session.asked.get(reference)
+        if asking is None:
             return
+        asking.is_told = True
         if status.is_final:
             del session.asked[reference]
-        self._reply(envelope, session, _body(status))
+        self._reply(asking.envelope, session, _body(status))
 
     # ------------------------------------------------------------ observing
 

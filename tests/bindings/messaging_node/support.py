@@ -3,12 +3,10 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
-
-from tests.support import Skep
 
 NODE = "domain://msg-node.localhost"
 ALLOCATION = f"{NODE}/address-allocation"
@@ -17,6 +15,13 @@ REGISTRY = "domain://registry.localhost"
 PATIENCE_S = 5.0
 
 Wire = dict[str, Any]
+
+
+class House(Protocol):
+    """A runtime as its clients see it."""
+
+    @property
+    def http(self) -> str: ...
 
 
 class Client:
@@ -90,7 +95,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    house: Skep, runtime: str = "hyperty-runtime://localhost/r1", token: str | None = None, **options: Any
+    house: House, runtime: str = "hyperty-runtime://localhost/r1", token: str | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     """A connection to `/ws`, not yet opened."""
     headers = dict(options.pop("headers", {}))
@@ -101,7 +106,7 @@ async def connected(
 
 
 @asynccontextmanager
-async def client(house: Skep, name: str = "r1", token: str | None = None) -> AsyncIterator[Client]:
+async def client(house: House, name: str = "r1", token: str | None = None) -> AsyncIterator[Client]:
     """A connection with an open session."""
     async with connected(house, f"hyperty-runtime://localhost/{name}", token) as one:
         answer = await one.open()
@@ -110,7 +115,7 @@ async def client(house: Skep, name: str = "r1", token: str | None = None) -> Asy
 
 
 @asynccontextmanager
-async def stub(house: Skep, runtime: str, token: str | None = None) -> AsyncIterator[Client]:
+async def stub(house: House, runtime: str, token: str | None = None) -> AsyncIterator[Client]:
     """A connection without a handshake."""
     from urllib.parse import quote
 

@@ -14,7 +14,7 @@ import pytest
 
 from skep import Consumer
 from tests.bindings.messaging_node.support import ALLOCATION, NODE, REGISTRY, SM, client
-from tests.support import Skep, skep
+from tests.support import PUMP, Skep, skep
 
 pytestmark = pytest.mark.anyio
 
@@ -133,30 +133,6 @@ async def test_registry_elsewhere_takes_the_place_of_the_node_s_own(tmp_path: Pa
         assert await one.code("read", REGISTRY, {"resource": USER}) == 504
 
 
-async def test_identities_are_proved_by_tokens_here_or_at_an_openid_provider(tmp_path: Path) -> None:
-    answers: dict[str, tuple[int, Any]] = {"GET /userinfo": (200, {"sub": "42", "email": "ann@example.org"})}
-    async with outside(answers) as (address, _):
-        answers["GET /.well-known/openid-configuration"] = (
-            200,
-            {"issuer": address, "userinfo_endpoint": f"{address}/userinfo"},
-        )
-        async with skep(tmp_path, messaging_node={"open": True, "openid_issuer": address}) as house:
-            ann = await house.add("ann")
-            async with client(house, token=ann.token) as one:
-                idm = "domain://idm.localhost"
-                asked = {"method": "validateToken", "params": {"token": ann.token}}
-                profile = (await one.ask("execute", idm, asked))["body"]["value"]["userProfile"]
-                assert (profile["username"], profile["role"]) == ("ann", "operator")
-                foreign = {"method": "validateAssertion", "params": {"assertion": "foreign"}}
-                found = (await one.ask("execute", idm, foreign))["body"]["value"]
-                assert found["userProfile"]["username"] == "ann@example.org"
-                assert (await one.ask("read", idm))["body"]["value"]["userProfile"]["username"] == "ann"
-                assert await one.code("read", idm, {"resource": "/identity/eve"}) == 403
-                assert await one.code("execute", idm, {"method": "forge"}) == 501
-                answers["GET /userinfo"] = (401, {})
-                assert await one.code("execute", idm, foreign) == 401
-
-
 async def test_policies_hold_for_requests_and_responses_and_are_managed_by_messages(closed_house: Skep) -> None:
     root, ann, bob = [await closed_house.add(n, role=r) for n, r in (("root", "admin"), ("ann", None), ("bob", None))]
     rules = [
@@ -193,6 +169,54 @@ async def test_policies_hold_for_requests_and_responses_and_are_managed_by_messa
         assert await admin.code("delete", where, {"resource": "/policies/manners"}) == 200
         await a.send("dance", address)
         assert (await b.next())["type"] == "dance"
+
+
+async def test_policies_hold_for_what_the_node_itself_answers_and_tells(closed_house: Skep) -> None:
+    root, ann = await closed_house.add("root", role="admin"), await closed_house.add("ann")
+    works = await closed_house.add("works", "agent")
+
+    def blocks(id_: str, **target: Any) -> dict[str, Any]:
+        return {"id": id_, "effect": "block", "target": {"operation": "send", "sender": "skep", **target}}
+
+    rules = [
+        blocks("no-users", **{"payload/body/value/user": {"exists": True}}),
+        blocks("no-profiles", **{"payload/from": "domain://idm.localhost"}),
+        blocks("no-readings", **{"payload/body/value/flow": {"exists": True}}),
+        blocks("no-outputs", **{"payload/body/value/requestID": {"exists": True}}),
+        blocks("no-news", **{"name": "update", "payload/to": f"{CHAT}/registration"}),
+    ]
+    policy = {"id": "discreet", "policies": [{"id": "all", "rules": rules}]}
+    thing = "thing://localhost/works/pump"
+    async with (
+        client(closed_house, "root", root.token) as admin,
+        client(closed_house, "a", ann.token) as a,
+        httpx.AsyncClient(base_url=closed_house.http, headers={"authorization": f"Bearer {works.token}"}) as http,
+    ):
+        assert (await http.put("/agent/things/pump", json=PUMP)).status_code == 201
+        assert (await http.post("/agent/things/pump/properties", json={"flow": 3, "target": 3})).is_success
+        await a.ask("create", REGISTRY, registration())
+        await a.ask("subscribe", SM, {"resources": [f"{CHAT}/registration"]})
+        asked: list[tuple[str, str, Any]] = [
+            ("read", REGISTRY, {"resource": CHAT}),
+            ("read", "domain://idm.localhost", None),
+            ("read", thing, None),
+            ("execute", thing, {"method": "setSpeed", "params": 3}),
+        ]
+        assert [await a.code(*one) for one in asked] == [200, 200, 200, 100]
+        assert await a.nothing()
+
+        assert await admin.code("create", f"{NODE}/policies", {"value": policy}) == 200
+
+        for type_, to, body in asked:
+            answer = (await a.ask(type_, to, body))["body"]
+            assert (answer["code"], answer["error"], "value" in answer) == (403, "forbidden", False)
+        assert await a.code("read", thing, {"attribute": "target"}) == 200
+        status = {"resource": CHAT, "value": "disconnected", "attribute": "status"}
+        assert await a.code("update", REGISTRY, status) == 200
+        assert await a.nothing()
+        assert await admin.code("delete", f"{NODE}/policies", {"resource": "/policies/discreet"}) == 200
+        assert await a.code("update", REGISTRY, {**status, "value": "live"}) == 200
+        assert (a.aside or [await a.next()])[0]["body"] == {"value": "live", "attribute": "status"}
 
 
 async def test_rest_exchanges_are_messages_and_their_responses(closed_house: Skep) -> None:
