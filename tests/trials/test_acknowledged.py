@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from runtime.clocks import wall_clock
+from tests.bindings.mqtt.wire import CONNACK, PUBACK, connect, publish, raw
 from tests.support import PUMP, Account
 from tests.trials.process import DOWN, RuntimeProcess, furnished, runtime_process
 from things.records import HistoryQuery
@@ -46,23 +47,25 @@ class Publisher:
 
     async def publish(self, process: RuntimeProcess, over: anyio.Event) -> None:
         while not over.is_set():
-            with suppress(*DOWN):
+            with suppress(*DOWN, EOFError):
                 await (self._by_mqtt if self.over_mqtt else self._by_http)(process, over)
             await anyio.sleep(0.02)
 
     async def _by_mqtt(self, process: RuntimeProcess, over: anyio.Event) -> None:
         topic = f"agents/{self.account.name}/event/pump-1/alarm"
-        async with process.mqtt(self.account) as client:
-
-            async def one(number: int) -> None:
-                with suppress(*DOWN):
-                    await client.publish(topic, json.dumps(str(number)), qos=1)
-                    self.acknowledged.append(number)
-
-            while not over.is_set() and not client._disconnected.done():
-                async with anyio.create_task_group() as window:
-                    for _ in range(WINDOW):
-                        window.start_soon(one, self._next())
+        async with raw(process.mqtt_address) as client:
+            client.send(connect(self.account.name, self.account.name, self.account.token))
+            await client.expect(CONNACK)
+            while not over.is_set():
+                numbers = [self._next() for _ in range(WINDOW)]
+                client.send(
+                    *(
+                        publish(topic, json.dumps(str(number)).encode(), qos=1, packet_id=place)
+                        for place, number in enumerate(numbers, 1)
+                    )
+                )
+                for _ in numbers:
+                    self.acknowledged.append(numbers[(await client.expect(PUBACK)).packet_id - 1])
 
     async def _by_http(self, process: RuntimeProcess, over: anyio.Event) -> None:
         async with process.client(self.account) as client:
