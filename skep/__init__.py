@@ -6,9 +6,10 @@ Names are imported when first used, so that the command line starts without paho
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from skep.agent import Agent, Problem
+    from skep.agent import Agent
     from skep.consumer import Change, Consumer
     from skep.handling import AgentRequest, Refused
+    from skep.outgoing import Problem
     from skep.requested import Requested, Status
     from skep.thing import Thing
 
@@ -16,7 +17,7 @@ __all__ = ["Agent", "AgentRequest", "Change", "Consumer", "Problem", "Refused", 
 
 _HOMES = {
     "Agent": "skep.agent",
-    "Problem": "skep.agent",
+    "Problem": "skep.outgoing",
     "Change": "skep.consumer",
     "Consumer": "skep.consumer",
     "Requested": "skep.requested",

@@ -1,6 +1,5 @@
-"""A request as an agent's handler sees it, and the memory that gives a redelivered request its effect only once."""
+"""A request as an agent's handler sees it, and what becomes of it as the report the runtime gets."""
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,6 @@ from pydantic import JsonValue
 from things.delivery import Reason, State
 from things.errors import SkepError
 from things.messages import JSONValue, Operation
-
-MAX_REMEMBERED = 10_000
-"""Request ids an agent remembers; older ones would be carried out again if they ever came back."""
 
 
 class Refused(Exception):
@@ -42,6 +38,20 @@ class Report:
         if self.progress is not None:
             found["progress"] = self.progress
         return found
+
+    @staticmethod
+    def of(request_id: str, document: JSONValue) -> "Report":
+        """From `document()`."""
+        given: dict[str, Any] = document if isinstance(document, dict) else {}
+        reason = given.get("reason")
+        return Report(
+            request_id=request_id,
+            state=State(given["state"]),
+            output=given.get("output"),
+            error=given.get("error"),
+            reason=None if reason is None else Reason(reason),
+            progress=given.get("progress"),
+        )
 
 
 class AgentRequest:
@@ -90,49 +100,25 @@ ActionHandler = Callable[[Any, AgentRequest], Awaitable[JsonValue]]
 """`async (input, request) -> output`; the output goes to the caller."""
 
 
-class RequestMemory:
-    """Request ids seen lately, and how they ended."""
-
-    def __init__(self, limit: int = MAX_REMEMBERED) -> None:
-        self._limit = limit
-        self._seen: OrderedDict[str, Report | None] = OrderedDict()
-
-    def begin(self, request_id: str) -> bool:
-        """Whether the request is new; it is remembered from now on."""
-        if request_id in self._seen:
-            return False
-        self._seen[request_id] = None
-        while len(self._seen) > self._limit:
-            self._seen.popitem(last=False)
-        return True
-
-    def end(self, report: Report) -> None:
-        if report.request_id in self._seen:
-            self._seen[report.request_id] = report
-
-    def outcome(self, request_id: str) -> Report | None:
-        """How it ended; None while it goes on or when it is not remembered."""
-        return self._seen.get(request_id)
-
-
 async def carried_out(handler: ActionHandler | None, data: JSONValue, request: AgentRequest) -> Report:
     """Run the handler and turn whatever becomes of it into the final report; cancellation goes on upwards."""
     if handler is None:
-        return _failed(request, Reason.REJECTED, f"this agent does not handle {request.thing}/{request.name}")
+        return failed(request, Reason.REJECTED, f"this agent does not handle {request.thing}/{request.name}")
     try:
         output = await handler(data, request)
     except Refused as refusal:
         return Report(request_id=request.id, state=State.COMPLETED, error=str(refusal) or "refused")
     except SkepError as error:
         reason = Reason(error.code) if error.code in _AGENT_REASONS else Reason.AGENT_ERROR
-        return _failed(request, reason, error.detail)
+        return failed(request, reason, error.detail)
     except Exception as error:
-        return _failed(request, Reason.AGENT_ERROR, f"{type(error).__name__}: {error}")
+        return failed(request, Reason.AGENT_ERROR, f"{type(error).__name__}: {error}")
     return Report(request_id=request.id, state=State.COMPLETED, output=output)
 
 
 _AGENT_REASONS = frozenset({"invalid", "rejected", "agent-error", "forbidden"})
 
 
-def _failed(request: AgentRequest, reason: Reason, error: str) -> Report:
+def failed(request: AgentRequest, reason: Reason, error: str) -> Report:
+    """It could not be carried out."""
     return Report(request_id=request.id, state=State.FAILED, reason=reason, error=error)

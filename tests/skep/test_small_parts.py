@@ -5,8 +5,9 @@ import pytest
 from skep.backoff import Backoff
 from skep.cli.failures import exit_code, told
 from skep.cli.moments import moment
-from skep.handling import Report, RequestMemory
+from skep.handling import Report
 from skep.http_client import error_named
+from skep.memory import RequestMemory
 from skep.outbox import Outbox, Signal
 from skep.patterns import Pattern
 from things.delivery import State
