@@ -4,6 +4,7 @@ A synchronous store with one writer; every method is one transaction, committed 
 out values of ours, never rows. SQLite (WAL, full sync) in a file of its own, or PostgreSQL by URL.
 """
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import Engine, MetaData, create_engine, event
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import BigInteger, Engine, MetaData, create_engine, event
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlmodel import Field, Session, SQLModel, col, delete, select
 
 from authn.migrations import migrate
 from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType
+
+log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 1 << 20
 """Given back to the file system when it is full: revoking somebody must go on, and even that needs space."""
@@ -93,8 +96,8 @@ class _AccountRow(_Row, table=True):
     password_hash: str | None
     public_key: str | None
     disabled: bool
-    created: int
-    updated: int
+    created: int = Field(sa_type=BigInteger)
+    updated: int = Field(sa_type=BigInteger)
 
 
 class _LoginRow(_Row, table=True):
@@ -102,9 +105,9 @@ class _LoginRow(_Row, table=True):
     login_id: str = Field(primary_key=True)
     account: str
     refresh_hash: str
-    created: int
-    refreshed: int
-    expires: int
+    created: int = Field(sa_type=BigInteger)
+    refreshed: int = Field(sa_type=BigInteger)
+    expires: int = Field(sa_type=BigInteger)
     source: str | None
 
 
@@ -114,8 +117,8 @@ class _LongTokenRow(_Row, table=True):
     account: str
     label: str
     token_hash: str
-    created: int
-    expires: int | None
+    created: int = Field(sa_type=BigInteger)
+    expires: int | None = Field(sa_type=BigInteger)
 
 
 class _DeviceRequestRow(_Row, table=True):
@@ -124,8 +127,8 @@ class _DeviceRequestRow(_Row, table=True):
     public_key: str
     state: str
     display_name: str
-    created: int
-    updated: int
+    created: int = Field(sa_type=BigInteger)
+    updated: int = Field(sa_type=BigInteger)
     source: str | None
 
 
@@ -231,12 +234,14 @@ class AccountStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
+        except (OperationalError, InterfaceError) as error:
             if "full" in str(error.orig).lower() or "No space left" in str(error.orig):
                 raise StorageFull("no space left for accounts") from error
-            raise StorageFailed(f"the accounts database refused: {type(error.orig).__name__}") from error
-        except DatabaseError as error:
-            raise StorageDamaged(f"the accounts database cannot be trusted: {error.orig}") from error
+            # Where the database is concerns nobody who tries to log in.
+            log.error("the accounts database refused", extra={"why": _reason(error)})
+            raise StorageFailed("the accounts database refused; the log says why") from error
+        except DBAPIError as error:
+            raise StorageDamaged(f"the accounts database cannot be trusted: {_reason(error)}") from error
 
     def _keep_reserve(self) -> None:
         if self._reserve.exists():
@@ -245,6 +250,11 @@ class AccountStore:
             self._reserve.write_bytes(b"\xff" * RESERVE_BYTES)
         except OSError:  # the disk is full already; the next start tries again
             self._reserve.unlink(missing_ok=True)
+
+
+def _reason(error: DBAPIError) -> str:
+    """What the driver says, without the statement and its values."""
+    return str(error.orig).partition("\n")[0] or type(error.orig).__name__
 
 
 def _row(value: Account | Login | LongToken | DeviceRequest) -> _Row:

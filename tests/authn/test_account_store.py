@@ -1,0 +1,199 @@
+"""What every database of accounts keeps, and how it says that it cannot; and a whole runtime on a database server.
+
+`SKEP_TEST_POSTGRES` names a PostgreSQL database that the tests may empty (`postgresql+psycopg://…`).
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from authn.accounts import Account, AccountStore, DeviceRequest, Login, LongToken
+from runtime.app import started
+from runtime.config import Config
+from skep import Agent, AgentRequest, Consumer
+from tests.support import PUMP as PUMP_TD
+from things.errors import Conflict, StorageFailed
+from things.identity import AccountType, Role
+from things.messages import JSONValue
+
+POSTGRES_URL = os.environ.get("SKEP_TEST_POSTGRES")
+NEEDS_POSTGRES = pytest.mark.skipif(POSTGRES_URL is None, reason="SKEP_TEST_POSTGRES names no database")
+NOW = 1_795_262_400_000_000
+PASSWORD = "correct horse battery"
+
+PUMP = Account(name="pump", type=AccountType.AGENT, role="agent", created=NOW, updated=NOW)
+TOKEN = LongToken(token_id="t1", account="pump", label="first", token_hash="h", created=NOW)
+LOGIN = Login(
+    login_id="l1", account="pump", refresh_hash="r", created=NOW, refreshed=NOW, expires=NOW + 1, source="::1"
+)
+DEVICE = DeviceRequest(account="new", public_key="k", state="pending", created=NOW, updated=NOW)
+
+Opened = Callable[[], AccountStore]
+
+
+@pytest.fixture
+def server() -> str:
+    """The database server's address, with nothing in the database."""
+    assert POSTGRES_URL is not None
+    engine = create_engine(POSTGRES_URL)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    engine.dispose()
+    return POSTGRES_URL
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=NEEDS_POSTGRES)])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    """Opens the accounts of one home; the second time as after a restart."""
+    url = request.getfixturevalue("server") if request.param == "postgresql" else None
+    stores: list[AccountStore] = []
+
+    def again() -> AccountStore:
+        if stores:
+            stores[-1].close()
+        stores.append(AccountStore(tmp_path, now=NOW, database_url=url))
+        return stores[-1]
+
+    yield again
+    stores[-1].close()
+
+
+def test_everything_is_there_after_a_restart(opened: Opened) -> None:
+    store = opened()
+    store.add(PUMP, TOKEN)
+    store.save(LOGIN, DEVICE)
+
+    store = opened()
+    assert (store.accounts(), store.long_tokens(), store.logins(), store.device_requests()) == (
+        [PUMP],
+        [TOKEN],
+        [LOGIN],
+        [DEVICE],
+    )
+
+
+def test_saving_replaces_and_a_second_account_of_a_name_is_a_conflict(opened: Opened) -> None:
+    store = opened()
+    store.add(PUMP)
+    fuller = replace(PUMP, display_name="Pumpe – 泵", password_hash="$argon2id$…", disabled=True, updated=NOW + 5)
+    store.save(fuller)
+    with pytest.raises(Conflict):
+        store.add(PUMP, TOKEN)
+
+    assert (store.accounts(), store.long_tokens()) == ([fuller], [])
+
+
+def test_what_hangs_on_an_account_goes_with_it_and_nothing_else(opened: Opened) -> None:
+    store = opened()
+    other = replace(PUMP, name="lamp")
+    store.add(PUMP, TOKEN)
+    store.add(other, replace(TOKEN, token_id="t2", account="lamp"))
+    store.save(LOGIN, replace(DEVICE, account="pump"), DEVICE)
+    store.remove_account("pump")
+
+    assert [account.name for account in store.accounts()] == ["lamp"]
+    assert [token.token_id for token in store.long_tokens()] == ["t2"]
+    assert (store.logins(), store.device_requests()) == ([], [DEVICE])
+
+
+def test_single_logins_tokens_and_requests_are_removed(opened: Opened) -> None:
+    store = opened()
+    store.add(PUMP, TOKEN)
+    store.save(LOGIN, replace(LOGIN, login_id="l2"), replace(TOKEN, token_id="t2"), DEVICE)
+    store.remove_logins(["l1", "unknown"])
+    store.remove_long_tokens(["t2"])
+    store.remove_device_request("new")
+
+    assert [login.login_id for login in store.logins()] == ["l2"]
+    assert [token.token_id for token in store.long_tokens()] == ["t1"]
+    assert store.device_requests() == []
+
+
+def test_half_of_what_belongs_together_is_never_kept(opened: Opened) -> None:
+    store = opened()
+    store.add(PUMP)
+    with pytest.raises(Exception, match="accounts database"):
+        store.save(TOKEN, replace(TOKEN, token_id="t2", account="nobody"))
+
+    assert store.long_tokens() == []
+
+
+def test_a_server_that_is_not_there_is_explained_to_the_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StorageFailed) as failed:
+        AccountStore(tmp_path, now=NOW, database_url="postgresql+psycopg://skep:secret@127.0.0.1:1/x")
+    assert failed.value.detail == "the accounts database refused; the log says why"
+    (record,) = caplog.records
+    assert "127.0.0.1" in vars(record)["why"]
+    assert "secret" not in str(vars(record))
+
+
+@asynccontextmanager
+async def site(home: Path, url: str, pumped: list[JSONValue]) -> AsyncIterator[tuple[Consumer, str]]:
+    """A whole runtime on the server, with its pump connected; ann's consumer, and the runtime's address."""
+    off = {"https": None, "http": "127.0.0.1:0"}
+    config = Config.of({"database_url": url, "http": off, "mqtt": {"mqtt": "127.0.0.1:0", "mqtts": None}})
+    async with started(home, config) as running:
+        administration = running.rooms.authenticator.administration
+        if running.rooms.authenticator.type_of("ann") is None:
+            await administration.add(
+                "ann", AccountType.CONSUMER, Role.OPERATOR, password=PASSWORD, with_token=False, by="test"
+            )
+            _, token = await administration.add("pumps", AccountType.AGENT, by="test")
+            (home / "pumps.token").write_text(token or "")
+        assert running.mqtt is not None
+        assert running.http is not None
+        agent = Agent(running.mqtt, "pumps", (home / "pumps.token").read_text())
+        agent.expose("pump-1", PUMP_TD)
+
+        @agent.action("pump-1", "setSpeed")
+        async def set_speed(speed: JSONValue, request: AgentRequest) -> JSONValue:
+            pumped.append(speed)
+            return {"speed": speed}
+
+        async with agent, Consumer(running.http, login=("ann", PASSWORD)) as consumer:
+            yield consumer, running.http
+
+
+async def _logins(consumer: Consumer) -> list[JSONValue]:
+    found = await consumer.call("dtw:authn:user", "listSessions")
+    assert isinstance(found, dict)
+    logins = found["logins"]
+    assert isinstance(logins, list)
+    return logins
+
+
+@NEEDS_POSTGRES
+@pytest.mark.anyio
+async def test_a_whole_runtime_lives_on_the_server(tmp_path: Path, server: str) -> None:
+    pumped: list[JSONValue] = []
+    async with site(tmp_path / "home", server, pumped) as (ann, address):
+        requested = await ann.invoke("dtw:pumps:pump-1", "setSpeed", 4, wait=10, reference="first")
+        assert await requested.result() == {"speed": 4}
+        profile = await ann.call("dtw:authn:user", "getProfile")
+        await ann.call("dtw:authn:user", "updatePassword", {"oldPassword": PASSWORD, "newPassword": PASSWORD + "!"})
+        await ann.call("dtw:authn:user", "updatePassword", {"oldPassword": PASSWORD + "!", "newPassword": PASSWORD})
+        async with Consumer(address, login=("ann", PASSWORD)) as other:
+            assert len(await _logins(ann)) == 2
+            await other.http.json("POST", "/authn/logout", {})
+        assert len(await _logins(ann)) == 1
+
+    async with site(tmp_path / "home", server, pumped) as (ann, _):
+        known = await ann.by_reference("first")
+        assert (known.status.state, known.status.output) == ("completed", {"speed": 4})
+        assert [thing.id for thing in await ann.things()] == ["dtw:pumps:pump-1"]
+        again = await ann.call("dtw:authn:user", "getProfile")
+        assert isinstance(profile, dict)
+        assert isinstance(again, dict)
+        assert again["created"] == profile["created"]
+    assert pumped == [4]
+    assert not (tmp_path / "home" / "accounts.db").exists()
+    assert not (tmp_path / "home" / "twin.db").exists()
