@@ -256,6 +256,7 @@ class Assembly:
                 self._may,
                 views.of,
                 clock=rooms.clocks.now,
+                gateway=gateway_id(rooms.home),
             ),
         )
 

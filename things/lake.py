@@ -19,6 +19,8 @@ from things.messages import JSONValue
 SCHEMA_VERSION = 1
 SCHEMA_KEY = "skep.schema"
 """Under this name the version stands in every manifest commit and in the metadata of every Parquet file."""
+GATEWAY_KEY = "skep.gateway"
+"""Under this name stands in the metadata of files, and of history as Arrow, whose rows they are."""
 
 READINGS = "readings"
 THINGS = "things"

@@ -48,9 +48,18 @@ class HistoryService(Service):
     title = "History"
 
     def __init__(
-        self, directory: DirectoryStore, readings: Readings, may: May, view: View, *, clock: Callable[[], int]
+        self,
+        directory: DirectoryStore,
+        readings: Readings,
+        may: May,
+        view: View,
+        *,
+        clock: Callable[[], int],
+        gateway: str = "",
     ) -> None:
+        """`gateway` is the id under which the readings lie in a lake."""
         super().__init__()
+        self._gateway = gateway
         self._directory = directory
         self._readings = readings
         self._may = may
@@ -69,15 +78,19 @@ class HistoryService(Service):
     async def _read(self, given: Given, principal: Principal) -> JSONValue:
         things = self._things(given, principal)
         if not things:
-            return {"items": []}
+            return {"gateway": self._gateway, "items": []}
         query = _history_query(given, things)
         rows = await self._readings.read(query)
         shown = self._shown(principal)
         items: list[JSONValue] = [_row_document(row) for row in rows if shown(row.thing_id, row.kind, row.name)]
         # The cursor is that of the last row looked at, shown or not: a page may be short, a listing has no hole.
         if len(rows) < query.limit:
-            return {"items": items}
-        return {"items": items, "cursor": _cursor(rows[-1], by_row=query.after_row is not None)}
+            return {"gateway": self._gateway, "items": items}
+        return {
+            "gateway": self._gateway,
+            "items": items,
+            "cursor": _cursor(rows[-1], by_row=query.after_row is not None),
+        }
 
     async def _windows(self, given: Given, principal: Principal) -> JSONValue:
         """`{"window","items":[{"kind","name","from","to",…}]}`, by kind, name and time; the window is in seconds."""
@@ -274,4 +287,6 @@ def _row_document(row: Row) -> dict[str, JSONValue]:
         "created": rfc3339(row.created),
         "received": rfc3339(row.received),
         "quality": row.quality,
+        "tdVersion": row.td_version,
+        **({} if row.source_time is None else {"sourceTime": rfc3339(row.source_time)}),
     }

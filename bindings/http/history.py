@@ -19,7 +19,7 @@ from things.messages import JSONValue
 from things.times import rfc3339
 
 CSV = "text/csv"
-COLUMNS = ("rowID", "thingID", "kind", "name", "value", "created", "received", "quality")
+COLUMNS = ("rowID", "thingID", "kind", "name", "value", "created", "received", "quality", "tdVersion", "sourceTime")
 AGGREGATES = ("avg", "min", "max", "count", "sum", "first", "last")
 
 
@@ -66,7 +66,7 @@ async def _reply(exchange: Exchange, query: dict[str, JSONValue]) -> ASGIApp:
         reply = Response(_csv(items), media_type=f"{CSV}; charset=utf-8; header=present")
     else:
         async with exchange.context.searches:
-            reply = Response(b"" if exchange.is_head else await arrow_stream(items), media_type=ARROW)
+            reply = Response(b"" if exchange.is_head else await arrow_stream(page), media_type=ARROW)
     if cursor is not None and media_type != JSON:
         name = "after" if "afterRow" in query else "cursor"
         reply.headers["link"] = f'<{exchange.raw_path}?{name}={cursor}>; rel="next"'
@@ -89,7 +89,7 @@ def _csv(items: Sequence[dict[str, Any]]) -> str:
     writer.writerow(COLUMNS)
     for item in items:
         row = {**item, "value": encode(item["value"]).decode()}
-        writer.writerow([row[column] for column in COLUMNS])
+        writer.writerow([row.get(column) for column in COLUMNS])
     return text.getvalue()
 
 

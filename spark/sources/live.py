@@ -1,9 +1,12 @@
-"""Readings of a running gateway over its history API, page by page, replayable by row id."""
+"""Readings of a running gateway over its history API, page by page, replayable by row id.
+
+They come out as the lake would have them: typed by their Thing Description, with its unit and version.
+"""
 
 import io
 import re
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx
@@ -12,8 +15,9 @@ import pyarrow.compute as pc
 from pydantic_core import from_json, to_json
 
 from spark.sources.files import Selection, arrow_schema
+from things.declared import UNKNOWN, Declared, series_of
 from things.errors import Forbidden, SkepError, TokenInvalid, Unavailable
-from things.lake import READINGS_COLUMNS, VALUE_COLUMNS, agent_of, placed
+from things.lake import GATEWAY_KEY, READINGS_COLUMNS, VALUE_COLUMNS, agent_of, placed
 from things.times import parse_time, rfc3339
 
 PAGE = 1_000
@@ -31,6 +35,7 @@ class LiveGateway:
     def __init__(self, url: str, token: str, *, ca: str | None = None, page: int = PAGE) -> None:
         self.url = url.rstrip("/")
         self._page = page
+        self._declared: dict[str, list[tuple[int, str | None, Mapping[tuple[str, str], Declared] | None]]] = {}
         verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca else True
         self._client = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=WAIT_S, verify=verify
@@ -44,7 +49,7 @@ class LiveGateway:
             first, end = (parse_time(f"{day}T00:00:00Z") for day in selection.days)
             query += [("from", rfc3339(first)), ("to", rfc3339(end + DAY_US))]
         while True:
-            page = _page(self._get("/history", [*query, ("after", str(after))]))
+            page = _page(self._get("/history", [*query, ("after", str(after))]), self._declares)
             kept = page.table.filter(_wanted(page.table, selection, last))
             yield from kept.to_batches()
             # A page may be short of what this token may not see; only the gateway knows whether more follows.
@@ -71,6 +76,30 @@ class LiveGateway:
             found.extend(("", document["id"], to_json(document).decode()) for document in page)
             if len(page) < self._page:
                 return found
+
+    def _declares(self, thing_id: str, td_version: int, kind: str, name: str) -> Declared:
+        """What the Thing Description of that version, or the newest older one, says of a series; nothing where the
+        token may not read it."""
+        versions = self._declared.setdefault(thing_id, [])
+        if not versions:
+            found = self._told("listVersions", thingID=thing_id)
+            told = [(one["version"], None if one["isRemoved"] else one["published"], None) for one in found]
+            versions.extend([(0, None, {}), *sorted(told, key=lambda one: one[0])])
+        index = max(index for index, (version, _, _) in enumerate(versions) if version <= max(td_version, 0))
+        version, published, series = versions[index]
+        if series is None:
+            td = self._told("readTDAsOf", thingID=thing_id, time=published) if published is not None else {}
+            series = series_of(to_json(td))
+            versions[index] = (version, published, series)
+        return series.get((kind, name), UNKNOWN)
+
+    def _told(self, method: str, **data: str) -> Any:
+        """Items, or the Thing Description, that the directory tells; empty where it tells nothing to this token."""
+        reply = self._send("POST", f"/rpc/dtw:directory:things/{method}", to_json(data), "application/json")
+        if reply.status_code in (403, 404):
+            return {}
+        document = self._checked(reply).json()
+        return document["items"] if "items" in document else document["td"]
 
     def put_thing(self, thing: str, document: Mapping[str, Any]) -> None:
         """Publish the TD of one of the account's own Things."""
@@ -115,27 +144,30 @@ class _Page(NamedTuple):
     next_after: int | None
 
 
-def _page(reply: httpx.Response) -> _Page:
+def _page(reply: httpx.Response, declares: Callable[[str, int, str, str], Declared]) -> _Page:
     if reply.headers.get("content-type", "").startswith(ARROW):
         with pa.ipc.open_stream(io.BytesIO(reply.content)) as stream:
             found = stream.read_all()
-        columns = {name: found[name].to_pylist() for name in ("rowID", "thingID", "kind", "name", "quality")}
+        columns = {name: found[name].to_pylist() for name in _TOLD}
         values = from_json("[" + ",".join(found["value"].to_pylist()) + "]")
-        created, received = (found[name].cast(_TIME) for name in ("created", "received"))
+        created, received, source_time = (found[name].cast(_TIME) for name in _TIMES)
+        gateway = (found.schema.metadata or {}).get(GATEWAY_KEY.encode(), b"").decode()
         following = _AFTER.search(reply.headers.get("link", ""))
         next_after = int(following[1]) if following else None
     else:
         document = reply.json()
         items = document["items"]
-        columns = {name: [item[name] for item in items] for name in ("rowID", "thingID", "kind", "name", "quality")}
+        columns = {name: [item[name] for item in items] for name in _TOLD}
         values = [item["value"] for item in items]
-        created, received = (
-            pa.array([parse_time(item[name]) for item in items], _TIME) for name in ("created", "received")
+        created, received, source_time = (
+            pa.array([_micros(item.get(name)) for item in items], _TIME) for name in _TIMES
         )
+        gateway = document["gateway"]
         next_after = int(document["cursor"]) if document.get("cursor") is not None else None
-    spread = [placed(value) for value in values]
+    series = zip(*(columns[name] for name in ("thingID", "tdVersion", "kind", "name")), strict=True)
+    declared = [declares(*one) for one in series]
+    spread = [placed(value, one.value_type) for value, one in zip(values, declared, strict=True)]
     quality = [(flags or 0) | value.quality for flags, value in zip(columns["quality"], spread, strict=True)]
-    rows = len(values)
     arrays: dict[str, Any] = {
         "row_id": columns["rowID"],
         "agent_id": [agent_of(thing) for thing in columns["thingID"]],
@@ -144,16 +176,25 @@ def _page(reply: httpx.Response) -> _Page:
         "kind": columns["kind"],
         "created": created,
         "received": received,
+        "unit": [one.unit for one in declared],
         "quality": quality,
-        # The API does not tell which version of the Thing Description was in force.
-        "td_version": [0] * rows,
+        "td_version": columns["tdVersion"],
+        "source_time": source_time,
         **{name: [getattr(value, name) for value in spread] for name in VALUE_COLUMNS},
     }
     schema = arrow_schema(READINGS_COLUMNS)
-    table = pa.table({f.name: arrays.get(f.name, pa.nulls(rows, f.type)) for f in schema}, schema=schema)
+    table = pa.table({field.name: arrays[field.name] for field in schema}, schema=schema)
     days = table["created"].cast(pa.date32())
-    gateway = pa.array([""] * rows, pa.string())
-    return _Page(table.append_column("gateway", gateway).append_column("day", days), next_after)
+    gateways = pa.array([gateway] * len(values), pa.string())
+    return _Page(table.append_column("gateway", gateways).append_column("day", days), next_after)
+
+
+_TOLD = ("rowID", "thingID", "kind", "name", "quality", "tdVersion")
+_TIMES = ("created", "received", "sourceTime")
+
+
+def _micros(text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
 
 
 def _wanted(table: pa.Table, selection: Selection, last: int | None) -> Any:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -156,8 +156,15 @@ def test_a_stream_reads_every_row_once_within_its_limit(spark: SparkSession, tmp
     assert whole == [list(range(1, 13))]
 
 
+class Gateway(NamedTuple):
+    running: Skep
+    agent: Account
+    service: Account
+    manager: Account
+
+
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[tuple[Skep, Account, Account]]:
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
     """A running gateway with a pump that published, a service, and a manager who reads."""
     with (
         start_blocking_portal() as portal,
@@ -175,11 +182,11 @@ def gateway(tmp_path: Path) -> Iterator[tuple[Skep, Account, Account]]:
                 client.post(
                     "/agent/things/pump/properties", json={"flow": second * 1.5}, params={"created": created}
                 ).raise_for_status()
-        yield running, service, manager
+        yield Gateway(running, agent, service, manager)
 
 
-def test_a_running_gateway_is_read_by_its_url(spark: SparkSession, gateway: tuple[Skep, Account, Account]) -> None:
-    running, _, manager = gateway
+def test_a_running_gateway_is_read_by_its_url(spark: SparkSession, gateway: Gateway) -> None:
+    running, _, _, manager = gateway
 
     table = load(spark, url=running.http, token=manager.token, things="dtw:agent1:pump")
 
@@ -189,10 +196,32 @@ def test_a_running_gateway_is_read_by_its_url(spark: SparkSession, gateway: tupl
         load(spark, url=running.http, token="wrong").collect()
 
 
+def test_a_running_gateway_gives_the_rows_as_its_lake_does(spark: SparkSession, gateway: Gateway) -> None:
+    running, agent, _, manager = gateway
+    later = {**PUMP, "properties": {"flow": {"type": "integer", "unit": "l/h"}, "note": {}}}
+    with httpx.Client(base_url=running.http, headers={"Authorization": f"Bearer {agent.token}"}) as one:
+        one.put("/agent/things/pump", json=later, headers={"Content-Type": "application/td+json"}).raise_for_status()
+        for value in (2.0, 7):
+            one.post("/agent/things/pump/properties", json={"flow": value, "note": [1]}).raise_for_status()
+        ahead = {"created": "2099-01-01T00:00:00Z"}
+        one.post("/agent/things/pump/properties", json={"flow": 8}, params=ahead).raise_for_status()
+    live = load(spark, url=running.http, token=manager.token).orderBy("row_id").collect()
+
+    with httpx.Client(base_url=running.http, headers={"Authorization": f"Bearer {manager.token}"}) as client:
+        sealing = client.post("/things/dtw:history:lake/actions/seal", params={"wait": "120"}, timeout=150)
+    assert sealing.status_code in (200, 201), sealing.text
+    sealed = lakes.readings(spark, running.running.rooms.home / "lake").orderBy("row_id").collect()
+
+    assert {row.td_version for row in live} == {1, 2}
+    assert {row.unit for row in live if row.name == "flow"} == {PUMP["properties"]["flow"].get("unit"), "l/h"}
+    assert sum(row.source_time is not None for row in live) == 1
+    assert [row.asDict() for row in live] == [row.asDict() for row in sealed]
+
+
 def test_results_become_a_virtual_thing_and_are_published_once(
-    spark: SparkSession, tmp_path: Path, gateway: tuple[Skep, Account, Account]
+    spark: SparkSession, tmp_path: Path, gateway: Gateway
 ) -> None:
-    running, service, manager = gateway
+    running, _, service, manager = gateway
     lake = Lake(tmp_path / "lake")
     now = [(float(second), second / 2) for second in range(0, 600, 60)]
     lake.sealer.seal(Rows(series(*now)))

@@ -1,24 +1,13 @@
 """What Thing Descriptions declare of each series, by version, read from the lake's own `things` table."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow.parquet as pq
-from pydantic_core import from_json
 
+from things.declared import UNKNOWN, Declared, series_of
 from things.lake import THINGS, Snapshot
-from things.schemas import value_type
 from twin.lake.places import Place
-
-
-class Declared(NamedTuple):
-    """The JSON type of a series' values, and their unit."""
-
-    value_type: str | None = None
-    unit: str | None = None
-
-
-UNKNOWN = Declared()
 
 
 class SeriesTypes:
@@ -54,22 +43,3 @@ class SeriesTypes:
                 break
             found = series.get((kind, name), UNKNOWN)
         return found
-
-
-def series_of(td: str | bytes) -> Mapping[tuple[str, str], Declared]:
-    """The series a Thing Description declares. What cannot be read declares nothing: the values are kept anyway."""
-    try:
-        document = from_json(td)
-    except ValueError:
-        return {}
-    if not isinstance(document, dict):
-        return {}
-    found: dict[tuple[str, str], Declared] = {}
-    for kind, plural in (("property", "properties"), ("event", "events")):
-        affordances = document.get(plural)
-        for name, definition in affordances.items() if isinstance(affordances, dict) else ():
-            schema = definition.get("data") if kind == "event" and isinstance(definition, dict) else definition
-            if isinstance(schema, dict):
-                unit = schema.get("unit")
-                found[kind, name] = Declared(value_type(schema), unit if isinstance(unit, str) else None)
-    return found

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic_core import from_json
 
+from things.declared import Declared
 from things.lake import (
     INT64_MAX,
     INT64_MIN,
@@ -24,7 +25,6 @@ from things.lake import (
     day_of,
     placed,
 )
-from twin.lake.declared import Declared
 from twin.lake.rows import HotColumns
 from twin.lake.tables import ARROW_TYPES, DAY_US, arrow_schema
 

@@ -15,9 +15,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from things.declared import UNKNOWN
 from things.errors import StorageDamaged
 from things.lake import READINGS, READINGS_COLUMNS, Part, Snapshot, day_of
-from twin.lake.declared import UNKNOWN
 from twin.lake.gathering import Gathering
 from twin.lake.manifest import Manifest
 from twin.lake.pages import COLUMNS, at, beyond, first_rows, json_text, one_of, rows_of

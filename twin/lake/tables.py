@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from things.lake import SCHEMA_KEY, SCHEMA_VERSION, TABLES, Column, ColumnType
+from things.lake import GATEWAY_KEY, SCHEMA_KEY, SCHEMA_VERSION, TABLES, Column, ColumnType
 
 DAY_US = 86_400_000_000
 ROW_GROUP = 131_072
@@ -25,7 +25,7 @@ ARROW_TYPES = {
 
 def arrow_schema(columns: Sequence[Column], gateway: str = "") -> pa.Schema:
     """The Arrow schema of lake columns, with the version that every file carries."""
-    metadata = {SCHEMA_KEY: str(SCHEMA_VERSION), **({"skep.gateway": gateway} if gateway else {})}
+    metadata = {SCHEMA_KEY: str(SCHEMA_VERSION), **({GATEWAY_KEY: gateway} if gateway else {})}
     return pa.schema(
         [pa.field(c.name, ARROW_TYPES[c.type], nullable=not c.required) for c in columns], metadata=metadata
     )

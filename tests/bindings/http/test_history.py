@@ -68,6 +68,7 @@ async def test_history_is_read_by_name_time_and_page(lamps: House) -> None:
             "created",
             "received",
             "quality",
+            "tdVersion",
         }
         values: list[Any] = []
         query = {"name": "temperature", "order": "desc", "limit": "7"}
@@ -86,7 +87,7 @@ async def test_many_things_are_replayed_by_row(lamps: House) -> None:
         rest = (await viewer.get(f"/history?limit=15&name=temperature&after={first['cursor']}")).json()
         assert len(first["items"]) == 15
         assert [item["value"] for item in rest["items"]] == [minute / 2 for minute in range(15, 20)]
-        assert (await viewer.get("/history?thing=dtw:none:none")).json() == {"items": []}
+        assert (await viewer.get("/history?thing=dtw:none:none")).json()["items"] == []
 
 
 async def test_history_as_csv_keeps_every_value_and_is_no_formula(lamps: House) -> None:
@@ -112,6 +113,9 @@ async def test_history_as_arrow_is_made_outside_this_process(lamps: House) -> No
     table = pa.ipc.open_stream(reply.content).read_all()
     assert table.column("number").to_pylist() == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert str(table.schema.field("created").type) == "timestamp[us, tz=UTC]"
+    assert table.column("tdVersion").to_pylist() == [1] * 5
+    assert table.column("sourceTime").null_count == 5
+    assert table.schema.metadata[b"skep.gateway"].startswith(b"gw-")
     assert 'rel="next"' in reply.headers["link"]
 
 
