@@ -7,6 +7,7 @@ percent-encoded segments of `things.addresses`. Whose account a topic must name 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from runtime.ports import Pattern, Request
 from things.addresses import MAX_NAME_CHARS, Kind, TwinID, checked_thing, decode_segment, encode_segment
@@ -277,6 +278,7 @@ _RUNTIME_WORDS = _REQUEST_WORDS | {"batch", "refused"}
 _NAMED = (Kind.EVENT, Kind.PROPERTY, Kind.ACTION)
 
 
+@lru_cache(maxsize=1_024)
 def parse_filter(text: str, account: str) -> Filter:
     """What `account` asks for. Raises BadAddress if no topic of ours can match (so also for a wildcard at the root or
     at an account level), Forbidden for another account's topics and for what only clients write."""

@@ -110,7 +110,8 @@ class Connection(asyncio.Protocol):
         self._ended = False
         """The client sends nothing more; what it sent is still handled."""
         self._reading_paused = False
-        self._out: list[bytes] = []
+        self._out: list[bytes] | None = None
+        """What this loop turn writes; idle connections hold none."""
         self._out_bytes = 0
         self._incoming: Incoming | None = None
         """Made with the first publish: most connections of a gateway only listen."""
@@ -357,7 +358,7 @@ class Connection(asyncio.Protocol):
         self.terms = agreed(connect, engine.limits)
         properties = self._connack_properties(connect) if connect.level == 5 else None
         self.write(encode_connack(connect.level, 0, session_present=resumed, properties=properties))
-        self._deliveries = Deliveries(engine, session, self.write, self.terms, level=connect.level)
+        self._deliveries = Deliveries(engine, session, self, self.terms, level=connect.level)
         self._deliveries.paused = self._ended
         self._opened = True
         self._admitting = self._held = False
@@ -421,23 +422,24 @@ class Connection(asyncio.Protocol):
         """Queue bytes for the one write of this loop turn; nothing once the connection is closed."""
         if self.is_closed:
             return
-        if not self._out_bytes:
+        out = self._out
+        if out is None:
+            out = self._out = []
             self._engine.flush_soon(self)
         if packet_id:
-            self._out += (data, packet_id, tail)
+            out += (data, packet_id, tail)
             self._out_bytes += len(data) + len(tail) + 2
         else:
-            self._out.append(data)
+            out.append(data)
             self._out_bytes += len(data)
         if self._out_bytes > FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Hand what was queued to the socket in one write."""
-        if self._out_bytes:
+        if self._out is not None:
             data = b"".join(self._out)
-            self._out.clear()
-            self._out_bytes = 0
+            self._out, self._out_bytes = None, 0
             if not self._transport.is_closing():
                 self._transport.write(data)
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from bindings.mqtt.server.engine import NativeEngine
 
 
-class Write(Protocol):
-    """Queues a packet for the socket; a PUBLISH with a packet id comes in its three parts."""
+class Writer(Protocol):
+    """The connection, as far as deliveries know it."""
 
-    def __call__(self, data: bytes, packet_id: bytes = b"", tail: bytes = b"") -> None: ...
+    def write(self, data: bytes, packet_id: bytes = b"", tail: bytes = b"") -> None:
+        """Queue a packet for the socket; a PUBLISH with a packet id comes in its three parts."""
 
 
 class Latest:
@@ -69,7 +70,7 @@ class Deliveries:
         "_session",
         "_terms",
         "_window",
-        "_write",
+        "_writer",
         "paused",
     )
 
@@ -77,14 +78,14 @@ class Deliveries:
         self,
         engine: "NativeEngine",
         session: Session,
-        write: Write,
+        writer: Writer,
         terms: Terms,
         *,
         level: int,
     ) -> None:
         self._engine = engine
         self._session = session
-        self._write = write
+        self._writer = writer
         self._level = level
         self._window = terms.window
         self._terms = terms
@@ -129,13 +130,13 @@ class Deliveries:
         entry = session.in_flight.get(packet_id)
         if entry is None:
             if kind == Kind.PUBREC and code < 0x80:
-                self._write(encode_ack(Kind.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+                self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
             return
         session.dirty = True
         delivered, entry.delivered = entry.delivered, None
         if kind == Kind.PUBREC and entry.step in (Step.PUBREC, Step.PUBCOMP) and code < 0x80:
             entry.message, entry.step = None, Step.PUBCOMP
-            self._write(encode_ack(Kind.PUBREL, packet_id, self._level))
+            self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
         elif kind == entry.step:
             session.finish(packet_id)
         else:
@@ -170,7 +171,7 @@ class Deliveries:
             self._engine.counts["too-large"] += 1
             return False
         if not qos:
-            self._write(encoded.head)
+            self._writer.write(encoded.head)
             if delivered is not None:
                 delivered()
             return True
@@ -181,7 +182,7 @@ class Deliveries:
         )
         session.in_flight_bytes += encoded.size
         session.dirty = True
-        self._write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)
+        self._writer.write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)
         return True
 
     def _alias(self, aliases: dict[str, int], topic: str) -> tuple[str, int]:
@@ -206,11 +207,11 @@ class Deliveries:
                 continue
             message = entry.message
             if message is None:
-                self._write(encode_ack(Kind.PUBREL, packet_id, self._level))
+                self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
                 continue
             encoded = encode_publish(message, self._level, qos=message.qos, expiry_s=message.expiry_s)
             first = bytes((encoded.head[0] | DUPLICATE,))
-            self._write(first + encoded.head[1:], packet_id.to_bytes(2, "big"), encoded.tail)
+            self._writer.write(first + encoded.head[1:], packet_id.to_bytes(2, "big"), encoded.tail)
         self._resend = None
         return True
 

@@ -34,18 +34,21 @@ _IN_USE = Outcome(reason_code=Reason.PACKET_IDENTIFIER_IN_USE, reason="the packe
 class Incoming:
     """The receiving side of one open link, over its session."""
 
-    __slots__ = ("_acks", "_aliases", "_connection", "_engine", "_ids", "_is_5", "_session", "_unfinished")
+    __slots__ = ("_acks", "_aliases", "_connection", "_engine", "_ids", "_is_5", "_received", "_session", "_unfinished")
 
     def __init__(self, connection: "Connection", engine: "NativeEngine") -> None:
         self._connection = connection
         self._engine = engine
-        self._session = connection.session
+        self._session = session = connection.session
+        if session.incoming is None:
+            session.incoming = {}
+        self._received = session.incoming
         self._is_5 = connection.protocol_level == 5
         self._acks = Acknowledgements(self._acknowledge, self._failed, engine.start, connection.advanced)
         self._ids: set[int] = set()
         """QoS 1 publishes of MQTT 5 that the client waits for."""
         # Of an earlier connection; our receive maximum counts what came on this one ([MQTT-3.3.4-9], 4.9).
-        self._unfinished = min(len(self._session.incoming), engine.limits.max_unacknowledged)
+        self._unfinished = min(len(self._received), engine.limits.max_unacknowledged)
         self._aliases: dict[int, str] | None = {} if self._is_5 else None
 
     @property
@@ -69,14 +72,14 @@ class Incoming:
         else:
             answer = engine.gate.received(self._connection, message)
         if qos == 2:
-            answer = self._session.incoming[packet_id] = self._stored(packet_id, answer)
+            answer = self._received[packet_id] = self._stored(packet_id, answer)
         acks.add(qos, packet_id, answer)
         if len(acks) > limits.max_unacknowledged:
             self._connection.hold()
 
     def _known(self, qos: int, packet_id: int) -> Awaitable[Outcome] | None:
         """The answer to a publish that is not to be routed; None for a new one, whose id is noted. Raises BadPacket."""
-        received, ids = self._session.incoming, self._ids
+        received, ids = self._received, self._ids
         if qos == 2 and packet_id in received:
             running = received[packet_id]
             if running is None or not running.done() or (not running.cancelled() and running.exception() is None):
@@ -103,7 +106,7 @@ class Incoming:
         code, connection = outcome.reason_code, self._connection
         if qos == 1:
             self._ids.discard(packet_id)
-        elif packet_id in (received := self._session.incoming):
+        elif packet_id in (received := self._received):
             if code >= 0x80 and self._is_5:
                 # [MQTT-4.3.3] a refused PUBREC ends the exchange, and frees the id.
                 del received[packet_id]
@@ -130,7 +133,7 @@ class Incoming:
     def released(self, packet_id: int) -> None:
         """Take a PUBREL: PUBCOMP answers every one ([MQTT-4.3.3]); 3.1.1 cannot say that the id is unknown."""
         session, store = self._session, self._engine.store
-        if packet_id not in session.incoming:
+        if packet_id not in self._received:
             self._complete(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
         elif store is not None and session.is_kept:
             self._engine.start(self._unmark(store, packet_id))
@@ -147,7 +150,7 @@ class Incoming:
             self._complete(packet_id)
 
     def _complete(self, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:
-        self._session.incoming.pop(packet_id, None)
+        self._received.pop(packet_id, None)
         self._connection.write(encode_ack(Kind.PUBCOMP, packet_id, 5 if self._is_5 else 4, reason))
 
     async def settled(self) -> None:

@@ -7,6 +7,7 @@ raises `BadPacket` with the reason code for what is wrong. `level` is 4 (3.1.1) 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 from bindings.mqtt.seam import Publish, SubscribeOptions
 from bindings.mqtt.server.fields import read_binary, read_byte, read_text, read_two, text
@@ -294,6 +295,7 @@ def decode_subscribe(flags: int, data: bytes, pos: int, end: int, level: int) ->
     return Subscribe(packet_id=packet_id, filters=filters)
 
 
+@lru_cache(maxsize=1_024)
 def _options(options: int, subscription_id: int | None) -> SubscribeOptions:
     return SubscribeOptions(
         qos=options & 3,

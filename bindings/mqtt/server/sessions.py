@@ -133,8 +133,9 @@ class Session:
         """How long it outlives its connection; 0: not at all."""
         self.link: Link | None = None
         self.filters: dict[str, SubscribeOptions] = {}
-        self.incoming: dict[int, asyncio.Future[Outcome] | None] = {}
-        """QoS 2 publishes from their arrival to PUBREL: the commit that runs, None once it is done."""
+        self.incoming: dict[int, asyncio.Future[Outcome] | None] | None = None
+        """QoS 2 publishes from their arrival to PUBREL: the commit that runs, None once it is done. Made for a client
+        that publishes; most only listen."""
         self.in_flight: dict[int, InFlight] = {}
         self.in_flight_bytes = 0
         self.outbox: Outbox | None = None

@@ -89,7 +89,7 @@ class SessionStore:
         by_key = {session.key: session for session in sessions}
         for account, client_id, packet_id in received:
             if (each := by_key.get((account, client_id))) is not None:
-                each.incoming[packet_id] = None
+                each.incoming = {**(each.incoming or {}), packet_id: None}
         return sessions
 
     def put(self, session: Session) -> None:
