@@ -7,13 +7,15 @@ forms, base, security definitions, relative links, variables of its URIs. Pure: 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from things.addresses import Kind, TwinID, encode_segment
 from things.findings import is_relative
+from things.identity import RESERVED_ACCOUNTS
 from things.messages import JSONValue, Operation
 from things.td import ThingDescription
 from things.td_rules import TD_10, TD_11
@@ -110,7 +112,7 @@ def twin_td(
     change it.
     """
     document = td.document
-    trim = _Trim(allowed)
+    trim = _Trim(allowed, is_synchronous=twin.account in RESERVED_ACCOUNTS)
     presence = presence_names(td)
     told = _Told(
         [forms_of(td, twin) for forms_of in forms_by_protocol.values()],
@@ -174,6 +176,9 @@ class _Trim:
     """The consumer's rights, and which operations turned out to be possible at all."""
 
     allowed: Allowed
+    is_synchronous: bool
+    """Of a built-in service, whose actions are answered with their output; others are answered before the device has
+    acted."""
     any_of: set[Operation] = field(default_factory=set)
     readable: list[tuple[Kind, str]] = field(default_factory=list)
     prefixes: set[str] = field(default_factory=set)
@@ -204,7 +209,7 @@ class _Trim:
             if kind is Kind.PROPERTY:
                 _mark(affordance, rights)
             elif kind is Kind.ACTION:
-                affordance["synchronous"] = False  # an invocation is answered before the device has acted
+                affordance["synchronous"] = self.is_synchronous
             affordance["forms"] = forms
             held[name] = affordance
         return held
@@ -264,8 +269,28 @@ def _titles(document: Mapping[str, Any], overlay: Mapping[str, JSONValue]) -> di
 
 
 def _kept_links(document: Mapping[str, Any]) -> list[Any]:
-    # Relative ones lead to the device, and nowhere without its base.
-    return [link for link in document.get("links", ()) if not is_relative(link["href"])]
+    """Links that do not lead to the device: relative ones do, and those to hosts where it has forms."""
+    links = document.get("links", ())
+    if not links:
+        return []
+    hosts = {_host(href) for href in _device_addresses(document)} - {None}
+    return [link for link in links if not is_relative(link["href"]) and _host(link["href"]) not in hosts]
+
+
+def _device_addresses(document: Mapping[str, Any]) -> Iterator[str]:
+    yield document.get("base", "")
+    affordances = (one for plural in _KINDS for one in document.get(plural, {}).values())
+    for holder in (document, *affordances):
+        for form in holder.get("forms", ()):
+            yield form["href"]
+
+
+def _host(address: str) -> str | None:
+    """The host that an address names; None for what names none, such as a URN or a template."""
+    try:
+        return urlsplit(address).hostname or None
+    except ValueError:
+        return None
 
 
 def _links(td: ThingDescription, twin: TwinID, http_base: str | None, trim: _Trim) -> list[dict[str, str]]:

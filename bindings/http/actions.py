@@ -37,7 +37,8 @@ _RPC = Documented(tag="rpc", body=JSON, answers={200: JSON, 502: "", 503: "", 50
 
 
 async def _invoke(exchange: Exchange) -> ASGIApp:
-    """201 with the ActionStatus at once; with `Prefer: wait=N` the output, if it is final within the wait."""
+    """201 with the ActionStatus at once; the output with `Prefer: wait=N`, if it is final within the wait, and from
+    built-in services, whose actions are synchronous."""
     thing_id, name = exchange.params["id"], exchange.params["name"]
     value, has_data = await exchange.optional_json()
     message = exchange.message(
@@ -58,12 +59,12 @@ async def _invoke(exchange: Exchange) -> ASGIApp:
         if status.is_final:
             reply = unsuccessful(status) or _output(status)
             reply.headers["preference-applied"] = f"wait={wait_s:g}"
+            if status.seq:
+                reply.headers["location"] = action_href(thing_id, name, status.request_id)
             return reply
     elif status.is_final and not status.seq:
-        # Refused without a row: there is nothing a location could name.
-        refusal = unsuccessful(status)
-        if refusal is not None:
-            return refusal
+        # Ended without a row, as those of built-in services do: there is nothing a location could name.
+        return unsuccessful(status) or _output(status)
     href = action_href(thing_id, name, status.request_id)
     return json_reply(action_status(status, href=href, requested=message.received), 201, location=href)
 

@@ -13,8 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bindings.http import reads
+from bindings.http.directory_td import directory_td
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON, Exchange, json_reply, no_content
 from bindings.http.problems import NotAcceptable
+from bindings.http.registration import CONTEXT as DISCOVERY_CONTEXT
 from bindings.http.registration import enriched, expiry, standing, stored
 from bindings.http.routing import Documented, Route
 from things.addresses import encode_segment, is_twin
@@ -25,7 +27,6 @@ from things.messages import JSONValue
 from things.times import rfc3339
 
 MAX_LISTED = 1_000
-_DISCOVERY = "https://www.w3.org/2022/wot/discovery"
 _OVERLAY = frozenset({"title", "description"})
 _FILTERS = ("agent", "type", "text", "filter")
 
@@ -68,7 +69,7 @@ async def _read(exchange: Exchange) -> ASGIApp:
     if not is_twin(thing_id):
         # A twin's TD is another one for every caller, so that its tag would say nothing.
         headers["etag"] = entry["etag"]
-        if exchange.headers.get("if-none-match") == entry["etag"]:
+        if _is_known(exchange.headers.get("if-none-match"), entry["etag"]):
             return Response(status_code=304, headers=headers)
     reply = json_reply(enriched(entry["td"], entry, retrieved=now), media_type=media_type)
     reply.headers.update(headers)
@@ -112,7 +113,7 @@ async def _list(exchange: Exchange) -> ASGIApp:
     if as_collection:
         total = await reads.call(exchange, reads.DIRECTORY, "listTDs", count=True, **query)
         body = {
-            "@context": _DISCOVERY,
+            "@context": DISCOVERY_CONTEXT,
             "@type": "ThingCollection",
             "@id": "/things",
             "total": total["total"],
@@ -257,14 +258,11 @@ def _thing_id(exchange: Exchange) -> str:
     return thing_id
 
 
-def _td_type(exchange: Exchange) -> str:
-    media_type = next((one for one in (TD_JSON, LD_JSON, JSON) if exchange.accepts(one)), None)
-    if media_type is None:
-        raise NotAcceptable(f"{TD_JSON}, {LD_JSON} and {JSON}")
-    return media_type
-
-
-# ---------------------------------------------------------------- the directory itself
+def _is_known(tags: str | None, etag: str) -> bool:
+    """Whether `If-None-Match` names the tag; weak ones are as good here (RFC 9110)."""
+    if tags is None:
+        return False
+    return tags.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in tags.split(","))
 
 
 async def _self(exchange: Exchange) -> ASGIApp:
@@ -272,103 +270,8 @@ async def _self(exchange: Exchange) -> ASGIApp:
     return json_reply(directory_td(exchange.context.addresses.base), media_type=_td_type(exchange))
 
 
-def directory_td(base: str) -> dict[str, Any]:
-    """The TD of the directory (`@type: ThingDirectory`)."""
-
-    def form(href: str, method: str, op: str, **more: Any) -> dict[str, Any]:
-        return {"href": f"{base}{href}", "htv:methodName": method, "op": op, **more}
-
-    def answer(status: int, media_type: str | None = None) -> dict[str, Any]:
-        response: dict[str, Any] = {"htv:statusCodeValue": status, "contentType": media_type or TD_JSON}
-        return {"response": response}
-
-    one = "/things/{id}"
-    variable = {"id": {"type": "string", "title": "Id of the Thing, percent-encoded"}}
-    events = {
-        f"thing{word.capitalize()}": {
-            "title": f"A Thing was {word}",
-            "uriVariables": {"diff": {"type": "boolean"}},
-            "data": {"type": "object"},
-            "forms": [form(f"/events/thing_{word}{{?diff}}", "GET", "subscribeevent", subprotocol="sse")],
-        }
-        for word in ("created", "updated", "deleted")
-    }
-    return {
-        "@context": [
-            "https://www.w3.org/2019/wot/td/v1",
-            "https://www.w3.org/2022/wot/td/v1.1",
-            _DISCOVERY,
-            {"htv": "http://www.w3.org/2011/http#"},
-        ],
-        "@type": "ThingDirectory",
-        "id": "urn:skep:directory",
-        "title": "Directory of Things",
-        "version": {"instance": "1.0.0"},
-        "securityDefinitions": {
-            "bearer": {"scheme": "bearer", "in": "header", "name": "Authorization", "format": "jwt", "alg": "EdDSA"},
-            "basic": {"scheme": "basic", "in": "header", "name": "Authorization"},
-            "either": {"scheme": "combo", "oneOf": ["bearer", "basic"]},
-        },
-        "security": ["either"],
-        "properties": {
-            "things": {
-                "title": "All Things",
-                "type": "array",
-                "items": {"type": "object"},
-                "readOnly": True,
-                "uriVariables": {
-                    "offset": {"type": "integer", "minimum": 0},
-                    "limit": {"type": "integer", "minimum": 1},
-                    "format": {"type": "string", "enum": ["array", "collection"]},
-                },
-                "forms": [form("/things{?offset,limit,format}", "GET", "readproperty", contentType=LD_JSON)],
-            }
-        },
-        "actions": {
-            "createThing": {
-                "title": "Create or replace a Thing that has an id",
-                "uriVariables": variable,
-                "input": {"type": "object"},
-                "synchronous": True,
-                "forms": [form(one, "PUT", "invokeaction", contentType=TD_JSON, **answer(201))],
-            },
-            "createAnonymousThing": {
-                "title": "Create a Thing without an id",
-                "input": {"type": "object"},
-                "synchronous": True,
-                "forms": [form("/things", "POST", "invokeaction", contentType=TD_JSON, **answer(201))],
-            },
-            "retrieveThing": {
-                "title": "Retrieve a Thing",
-                "uriVariables": variable,
-                "output": {"type": "object"},
-                "safe": True,
-                "idempotent": True,
-                "synchronous": True,
-                "forms": [form(one, "GET", "invokeaction", **answer(200))],
-            },
-            "partiallyUpdateThing": {
-                "title": "Change members of a Thing",
-                "uriVariables": variable,
-                "input": {"type": "object"},
-                "synchronous": True,
-                "forms": [form(one, "PATCH", "invokeaction", contentType=MERGE_PATCH, **answer(204))],
-            },
-            "deleteThing": {
-                "title": "Delete a Thing",
-                "uriVariables": variable,
-                "synchronous": True,
-                "forms": [form(one, "DELETE", "invokeaction", **answer(204))],
-            },
-            "searchJSONPath": {
-                "title": "Search by JSONPath",
-                "uriVariables": {"query": {"type": "string"}},
-                "output": {"type": "array"},
-                "safe": True,
-                "idempotent": True,
-                "synchronous": True,
-                "forms": [form("/search/jsonpath?query={query}", "GET", "invokeaction", **answer(200, JSON))],
-            },
-        },
-        "events": events,
-    }
+def _td_type(exchange: Exchange) -> str:
+    media_type = next((one for one in (TD_JSON, LD_JSON, JSON) if exchange.accepts(one)), None)
+    if media_type is None:
+        raise NotAcceptable(f"{TD_JSON}, {LD_JSON} and {JSON}")
+    return media_type

@@ -110,6 +110,20 @@ def test_nothing_that_leads_to_the_device_is_left() -> None:
     assert "https://plant.example/models/pump.tm.json" in text  # an absolute link, about the type
 
 
+def test_links_to_the_devices_own_host_go_with_its_forms() -> None:
+    pump = sample("pump")
+    pump["base"] = "https://pump.example:8443/"
+    pump["properties"]["flow"]["forms"] = [{"href": "coap://[2001:db8::1]/flow"}]
+    kept = [{"rel": "type", "href": "https://models.example/pump"}, {"rel": "item", "href": "urn:example:impeller"}]
+    gone = ["wss://pump.example/ws", "HTTPS://PUMP.EXAMPLE/ui", "http://[2001:db8::1]/", "/manual.pdf"]
+    pump["links"] = [*kept, *({"rel": "alternate", "href": href} for href in gone)]
+
+    links = derived(pump)["links"]
+
+    assert [link for link in links if link["rel"] in ("type", "item")] == kept
+    assert not [link for link in links if link["href"] in gone]
+
+
 def test_twin_has_its_own_id_and_keeps_the_devices_as_a_link() -> None:
     twin = derived(sample("pump"))
 

@@ -54,6 +54,9 @@ async def test_entry_is_created_read_replaced_and_deleted(lamps: House) -> None:
         assert (await viewer.head(path)).status_code == 200
         unchanged = await viewer.get(path, headers={"if-none-match": read.headers["etag"]})
         assert unchanged.status_code == 304
+        for tags in ("*", f'"other", W/{read.headers["etag"]}'):
+            assert (await viewer.get(path, headers={"if-none-match": tags})).status_code == 304
+        assert (await viewer.get(path, headers={"if-none-match": '"other"'})).status_code == 200
 
         again = await manager.put(path, json=gate(title="Big gate", registration={"created": "1999-01-01T00:00:00Z"}))
         assert again.status_code == 204
@@ -291,6 +294,9 @@ async def test_directory_describes_itself_to_everyone(lamps: House) -> None:
     td = reply.json()
     assert reply.headers["content-type"] == "application/td+json"
     assert td["@type"] == "ThingDirectory"
+    writes = {"createThing", "createAnonymousThing", "updateThing", "partiallyUpdateThing", "deleteThing"}
+    assert set(td["actions"]) == {*writes, "retrieveThing", "searchJSONPath", "searchXPath"}
+    assert set(td["events"]) == {"thingCreated", "thingUpdated", "thingDeleted"}
     ThingDescription.of(td)
 
 

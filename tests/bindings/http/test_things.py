@@ -433,3 +433,19 @@ async def test_publishing_options_are_checked(lamps: House) -> None:
         assert refused.status_code == 400
         assert refused.json()["rejected"] == {"level": "invalid"}
         assert refused.json()["stored"] == 1
+
+
+async def test_an_action_of_a_built_in_service_is_answered_with_its_output(lamps: House) -> None:
+    async with lamps.client("viewer1") as viewer, lamps.client("operator1") as operator:
+        td = (await operator.get("/things/dtw:directory:things")).json()
+        path = "/things/dtw:directory:things/actions/readTD"
+        read = await operator.post(path, json={"thingID": "dtw:lights:lamp"})
+        unknown = await operator.post(path, json={"thingID": "dtw:lights:none"})
+        wrong = await operator.post(path, json={})
+        read_by_viewer = await viewer.post(path, json={"thingID": "dtw:lights:lamp"})
+
+    assert td["actions"]["readTD"]["synchronous"] is True
+    assert (read.status_code, read.json()["title"]) == (200, "Lamp")
+    assert "location" not in read.headers
+    assert (unknown.status_code, wrong.status_code) == (404, 400)
+    assert read_by_viewer.status_code == 200
