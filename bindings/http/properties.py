@@ -97,13 +97,10 @@ async def _written(exchange: Exchange, message: Message) -> ASGIApp:
     refusal = unsuccessful(status)
     if refusal is not None:
         return refusal
+    location = f"/requests/{status.request_id}"
     if status.is_final:
-        return no_content()
-    return json_reply(
-        {"requestID": status.request_id, "state": status.state.value},
-        202,
-        location=f"/requests/{status.request_id}",
-    )
+        return no_content(location=location)
+    return json_reply({"requestID": status.request_id, "state": status.state.value}, 202, location=location)
 
 
 async def _write_several(exchange: Exchange) -> ASGIApp:

@@ -161,6 +161,7 @@ async def test_action_is_carried_out_and_answered(agent: Agent, ann: Consumer) -
 
     assert requested.state is State.COMPLETED
     assert requested.output == 42
+    assert (await requested.refresh()).output == 42
 
 
 async def test_statuses_are_followed_from_the_first_on(agent: Agent, ann: Consumer) -> None:
@@ -243,6 +244,7 @@ async def test_manager_writes_a_property_and_the_twin_follows_its_agent(agent: A
         await agent.flush(10)
 
         assert requested.status.is_success
+        assert (await requested.refresh()).is_success
         assert await admin.thing(PUMP).read("limit") == 80
 
 
