@@ -126,12 +126,9 @@ class DirectoryService(Service):
         if not self._may(principal, Operation.READ, Address(change.thing_id)):
             return None
         told: dict[str, JSONValue] = {"id": change.id, "change": change.what.value, "thingID": change.thing_id}
-        if change.what is Change.DELETED:
-            return told
-        entry = self._directory.get(change.thing_id)
-        if entry is None:
-            return None  # its end is told by a later change
-        if diff:
+        # Of what is gone by now there is nothing left to tell but that it was.
+        entry = None if change.what is Change.DELETED else self._directory.get(change.thing_id)
+        if diff and entry is not None:
             td = self._view(entry, principal, None)
             told |= _entry_document(entry)
             if change.what is Change.CREATED:
