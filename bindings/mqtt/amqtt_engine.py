@@ -17,17 +17,12 @@ from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
 from amqtt.errors import MQTTError
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
-from amqtt.mqtt.puback import PubackPacket
-from amqtt.mqtt.pubcomp import PubcompPacket
-from amqtt.mqtt.publish import PublishPacket
-from amqtt.mqtt.pubrec import PubrecPacket
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 from anyio.abc import TaskStatus
 
 from bindings.mqtt.front import Client, Front
-from bindings.mqtt.seam import Closed, Gate, Grant, Limits, Listener, Listening, Outcome, Publish, SubscribeOptions
-from bindings.mqtt.streams import CoalescingWriter
+from bindings.mqtt.seam import Closed, Gate, Grant, Limits, Listener, Listening, Publish, SubscribeOptions
 from bindings.mqtt.tasks import Tasks
 from things.errors import ConfigInvalid
 
@@ -71,26 +66,6 @@ class Connection(ReaderAdapter, WriterAdapter):  # type: ignore[misc]
         self.client.out.close()
 
 
-class AmqttWire:
-    """What a link writes (`bindings.mqtt.links.Wire`), in amqtt's packets."""
-
-    def __init__(self, out: CoalescingWriter) -> None:
-        self._out = out
-        self.when_room, self.close = out.when_room, out.close
-
-    @property
-    def has_room(self) -> bool:
-        return self._out.has_room
-
-    def publish(self, message: Publish, qos: int, packet_id: int | None) -> None:
-        packet = PublishPacket.build(message.topic, message.payload, packet_id, False, qos, message.retain)
-        self._out.write(packet.to_bytes())
-
-    def acknowledge(self, qos: int, packet_id: int, outcome: Outcome) -> None:
-        packet = PubackPacket.build(packet_id) if qos == 1 else PubrecPacket.build(packet_id)
-        self._out.write(packet.to_bytes())
-
-
 class Handler(BrokerProtocolHandler):  # type: ignore[misc]
     """amqtt's packet handler; it runs each of these in a task of its own, started in order of arrival."""
 
@@ -104,30 +79,27 @@ class Handler(BrokerProtocolHandler):  # type: ignore[misc]
         self.client.link.close(Closed.LOST)
         await super().stop()
 
-    async def handle_connect(self, connect: Any) -> None:
-        self.client.link.close(Closed.PROTOCOL)
-
     async def handle_disconnect(self, disconnect: Any) -> None:
         if disconnect is not None:
             self.client.link.close(Closed.DISCONNECT)
         await super().handle_disconnect(None)
 
-    async def handle_publish(self, publish_packet: Any) -> None:
+    async def handle_publish(self, publish: Any) -> None:
         message = Publish(
-            topic=publish_packet.topic_name,
-            payload=publish_packet.data,
-            qos=publish_packet.qos,
-            retain=publish_packet.retain_flag,
-            duplicate=publish_packet.dup_flag,
+            topic=publish.topic_name,
+            payload=publish.data,
+            qos=publish.qos,
+            retain=publish.retain_flag,
+            duplicate=publish.dup_flag,
         )
-        self.client.link.received(message, publish_packet.packet_id or 0)
+        self.client.link.received(message, publish.packet_id or 0)
 
     async def handle_puback(self, puback: Any) -> None:
         self.client.link.acknowledged(puback.packet_id)
 
     async def handle_pubrel(self, pubrel: Any) -> None:
         self.client.link.released(pubrel.packet_id)
-        self.client.out.write(PubcompPacket.build(pubrel.packet_id).to_bytes())
+        self.client.out.complete(pubrel.packet_id)
 
     async def handle_subscribe(self, subscribe: Any) -> None:
         link = self.client.link
@@ -197,7 +169,7 @@ class AmqttEngine:
         plugins: dict[str, Any] = {f"{__name__}.{Admitted.__name__}": {}}
         broker = HardenedBroker(BrokerConfig(listeners={_LISTENER: listener}, plugins=plugins))
         async with asyncio.TaskGroup() as group:
-            broker.front = Front(gate, self._limits, Tasks(group), wire=AmqttWire, max_qos=MAX_QOS)
+            broker.front = Front(gate, self._limits, Tasks(group), max_qos=MAX_QOS)
             await broker.start()
             try:
                 addresses = [await broker.front.listen(each, broker.serve_client) for each in self._listeners]

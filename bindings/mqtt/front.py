@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from bindings.mqtt.framing import FramingError, check, connack, read_connect
-from bindings.mqtt.links import ClientLink, Wire
+from bindings.mqtt.links import ClientLink
 from bindings.mqtt.seam import Closed, Gate, Limits, Listener
 from bindings.mqtt.streams import MAX_UNREAD_BYTES, CoalescingWriter, PacketReader
 from bindings.mqtt.tasks import Tasks
@@ -77,13 +77,10 @@ class Client:
 class Front:
     """The listeners of one engine and the links of all their clients."""
 
-    def __init__(
-        self, gate: Gate, limits: Limits, tasks: Tasks, *, wire: Callable[[CoalescingWriter], Wire], max_qos: int
-    ) -> None:
+    def __init__(self, gate: Gate, limits: Limits, tasks: Tasks, *, max_qos: int) -> None:
         self._gate = gate
         self._limits = limits
         self._tasks = tasks
-        self._wire = wire
         self._max_qos = max_qos
         self._links: dict[tuple[str, str], ClientLink] = {}
         self._accounts: Counter[str] = Counter()
@@ -150,7 +147,7 @@ class Front:
             hello=hello,
             principal=principal,
             limits=self._limits,
-            wire=self._wire(client.out),
+            wire=client.out,
             start=self._tasks.start,
             max_qos=self._max_qos,
         )

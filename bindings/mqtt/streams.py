@@ -6,7 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 from bindings.mqtt.framing import Framing
-from bindings.mqtt.seam import Limits
+from bindings.mqtt.seam import Limits, Outcome, Publish
+from bindings.mqtt.server.encoding import encode_ack, encode_publish
+from bindings.mqtt.server.packets import Kind
 
 HIGH_WATER_BYTES = 65_536
 """Written but not taken by the client; beyond it deliveries wait in the bounded queue of their link."""
@@ -54,7 +56,7 @@ class PacketReader:
 
 
 class CoalescingWriter:
-    """One write per turn of the loop; says when the client has taken enough for more."""
+    """What a link writes (`bindings.mqtt.links.Wire`), as MQTT 3.1.1 and in one write per turn of the loop."""
 
     __slots__ = ("_chunks", "_loop", "_pending", "_start", "_waiting", "_writer", "closed")
 
@@ -78,6 +80,19 @@ class CoalescingWriter:
             self._loop.call_soon(self._flush)
         self._chunks.append(data)
         self._pending += len(data)
+
+    def publish(self, message: Publish, qos: int, packet_id: int | None) -> None:
+        """A PUBLISH at `qos`; it has a packet id if that is not 0."""
+        head, tail, _ = encode_publish(message, 4, qos=qos)
+        self.write(head + (packet_id.to_bytes(2, "big") if packet_id else b"") + tail)
+
+    def acknowledge(self, qos: int, packet_id: int, outcome: Outcome) -> None:
+        """PUBACK for QoS 1, PUBREC for QoS 2; why something was refused cannot be said."""
+        self.write(encode_ack(Kind.PUBACK if qos == 1 else Kind.PUBREC, packet_id, 4))
+
+    def complete(self, packet_id: int) -> None:
+        """PUBCOMP."""
+        self.write(encode_ack(Kind.PUBCOMP, packet_id, 4))
 
     @property
     def unread_bytes(self) -> int:
