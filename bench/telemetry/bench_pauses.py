@@ -1,7 +1,8 @@
 """What sealing does to live writes, and history to memory: `python -m bench.telemetry.bench_pauses`.
 
 Writes: a process like the runtime's commits groups to the real store without a pause while the lake process seals a
-backlog of the same files and a file is dropped; the same writes before that are the comparison. Memory: a runtime is
+backlog of the same files, a hot file is dropped, and half of what was sealed is rolled up and purged; the same writes
+before that are the comparison. Memory: a runtime is
 started over little and over much history, and writes, seals and reads a page in each.
 """
 
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 async def show_pauses(home: Path, rows: int, pace_s: float) -> None:
-    """How long a commit takes without sealing, while it goes on, and while a file is dropped."""
+    """How long a commit takes without sealing, while it goes on, and while readings go."""
     backlog(home / "history", rows)
     lake = LakeClient(history=home / "history", lake=home / "lake", gateway="bench")
     async with open_history(home / "history") as history, anyio.create_task_group() as tasks:
@@ -60,10 +61,12 @@ async def show_pauses(home: Path, rows: int, pace_s: float) -> None:
         oldest = history.days[0]
         dropping = await while_writing(history, pace_s, lambda: history.drop(oldest))
         sealed = (await lake.status())["sealed"]
+        purging = await while_writing(history, pace_s, lambda: lake.retain([{"days": 5}]))
+        left = (await lake.status())["rows"]
         tasks.cancel_scope.cancel()
-    assert sealed >= rows
+    assert sealed >= rows > left
     print(f"live writes, groups of {GROUP} rows, while {rows:,} are sealed in {took:.1f} s; wanted: {TARGET_MS:.0f} ms")
-    for name, spent in (("alone", alone), ("sealing", sealing), ("dropping a file", dropping)):
+    for name, spent in (("alone", alone), ("sealing", sealing), ("dropping a file", dropping), ("purging", purging)):
         over = sum(one > TARGET_MS for one in spent)
         print(
             f"  {name:16}median {median(spent):6.1f} ms, 99 % below {percentile(spent, 0.99):6.1f} ms,"
