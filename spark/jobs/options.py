@@ -107,7 +107,13 @@ def _show_table(rows: Iterable[dict[str, Any]], columns: Sequence[str], title: s
         table.add_column(name, overflow="fold")
     count = 0
     for row in rows:
-        table.add_row(*(f"{value:.6g}" if isinstance(value, float) else str(value) for value in row.values()))
+        table.add_row(*map(_cell, row.values()))
         count += 1
     Console(file=out, width=None if out.isatty() else PIPE_COLUMNS).print(table)
     return count
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
