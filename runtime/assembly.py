@@ -20,7 +20,7 @@ from bindings.http.binding import HttpBinding
 from bindings.http.callers import cookie_names
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
-from bindings.messaging_node.asyncapi import described
+from bindings.messaging_node import asyncapi, openapi
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.rest import RestEndpoint
 from bindings.messaging_node.service import NodeService
@@ -163,7 +163,11 @@ class Assembly:
             tls=tls if config.http.https else None,
             accounts=rooms.authenticator,
             health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
-            documents={"/vocabulary/skep.jsonld": CONTEXT, "/asyncapi.json": described()},
+            documents={
+                "/vocabulary/skep.jsonld": CONTEXT,
+                "/asyncapi.json": asyncapi.described(),
+                "/openapi.json": openapi.described(),
+            },
         )
         rooms.twin.directory.on_changed(self._http.directory_changed)
         if isinstance(engine, NativeEngine):

@@ -82,6 +82,12 @@ def asyncapi(base: str, others: Mapping[str, Any]) -> dict[str, Any]:
                 "description": "Server-sent events; the same paths answer long polls with ?wait=N.",
                 "security": [{"type": "http", "scheme": "bearer"}],
             },
+            "websocket": {
+                "host": host,
+                "protocol": scheme.replace("http", "ws"),
+                "description": "WebSockets of other bindings.",
+                "security": [{"type": "http", "scheme": "bearer"}],
+            },
             **others.get("servers", {}),
         },
         "channels": channels | dict(others.get("channels", {})),

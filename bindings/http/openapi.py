@@ -11,6 +11,7 @@ from bindings.http.problems import PROBLEM_JSON
 from bindings.http.routing import Documented, Endpoint, Route
 
 ASYNCAPI = "/asyncapi.json"
+OPENAPI = "/openapi.json"
 _DOCUMENT = Documented(tag="documents", answers={200: JSON})
 
 
@@ -25,24 +26,24 @@ def routes(described: Sequence[Route], documents: Mapping[str, Any]) -> list[Rou
         Route("GET", ASYNCAPI, streams, "The event streams", public=True, documented=_DOCUMENT),
         Route(
             "GET",
-            "/openapi.json",
-            _serving(lambda: openapi(described), JSON),
+            OPENAPI,
+            _serving(lambda: openapi(described, documents.get(OPENAPI, {})), JSON),
             "This description",
             public=True,
             documented=_DOCUMENT,
         ),
     ]
     for path, document in documents.items():
-        if path == ASYNCAPI:
+        if path in (ASYNCAPI, OPENAPI):
             continue  # laid into ours
         media_type = LD_JSON if path.endswith(".jsonld") else JSON
         found.append(Route("GET", path, _serving(_constant(document), media_type), "A document", public=True))
     return found
 
 
-def openapi(described: Sequence[Route]) -> dict[str, Any]:
-    """The OpenAPI document of these routes."""
-    paths: dict[str, dict[str, Any]] = {}
+def openapi(described: Sequence[Route], others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The OpenAPI document of these routes; `others` may bring `paths` of other bindings."""
+    paths: dict[str, dict[str, Any]] = dict((others or {}).get("paths", {}))
     for route in described:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {

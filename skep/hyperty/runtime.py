@@ -177,6 +177,13 @@ class Runtime:
         answer = await self.ask(to, "execute", body, progress=progress)
         return answer.get("value")
 
+    async def invoke(
+        self, thing: str, action: str, data: JSONValue = None, *, progress: Callable[[JSONValue], None] | None = None
+    ) -> JSONValue:
+        """Invoke an action of a Thing, by `thing://{domain}/{agent}/{thing}`; its output. Raises what it ended with."""
+        value = await self.execute(thing, action, data, progress=progress)
+        return value.get("output") if isinstance(value, dict) else None
+
     # ------------------------------------------------------------ messages
 
     async def ask(

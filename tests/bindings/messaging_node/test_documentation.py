@@ -2,17 +2,20 @@
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
 import anyio
 import httpx
+import jsonschema_rs
 import pytest
 
 from bindings.messaging_node.policies import METHODS
 from skep.cli import main
 from tests.bindings.messaging_node.support import client
 from tests.support import Skep, skep
+from things.envelopes import CODES, read
 
 pytestmark = pytest.mark.anyio
 
@@ -42,10 +45,16 @@ async def test_the_example_runs(tmp_path: Path) -> None:
 
     assert said.decode().splitlines() == [
         "room {'occupied': False, 'people': []} sensor 20.5",
+        "said welcome, ann",
         "occupied True",
         "people ['ann']",
         "temperature 21.5",
     ]
+
+
+def test_every_response_code_is_documented() -> None:
+    written = set(re.findall(r"\d{3}", PAGE.partition("| code | when |")[2].partition("\n\n")[0]))
+    assert {str(code) for code in CODES.values()} - written == set()
 
 
 def test_policy_methods_are_documented() -> None:
@@ -60,6 +69,27 @@ async def test_channels_are_described_beside_the_streams(closed_house: Skep) -> 
 
     assert (channels["node"]["address"], channels["nodeStub"]["address"]) == ("/ws", "/stub/connect")
     assert "stream" in channels
+
+
+async def test_every_channel_and_message_of_the_node_is_described_with_an_example(closed_house: Skep) -> None:
+    async with httpx.AsyncClient(base_url=closed_house.http) as http:
+        streams = (await http.get("/asyncapi.json")).json()
+        paths = (await http.get("/openapi.json")).json()["paths"]
+
+    server = streams["servers"]["websocket"]
+    assert (server["protocol"], server["host"]) == ("ws", closed_house.http.partition("://")[2])
+    for name in ("node", "nodeStub"):
+        for message in streams["channels"][name]["messages"].values():
+            check = jsonschema_rs.validator_for(message["payload"])
+            for example in message["examples"]:
+                check.validate(example["payload"])
+                read(example["payload"])
+        for operation in (streams["operations"][f"send-{name}"], streams["operations"][f"receive-{name}"]):
+            for reference in operation["messages"]:
+                assert reference["$ref"].rpartition("/")[2] in streams["channels"][name]["messages"]
+    assert sorted(paths["/node/{address}"]) == ["delete", "get", "parameters", "post", "put"]
+    assert sorted(paths["/node/messages"]) == ["post"]
+    assert "/things" in paths
 
 
 async def test_the_command_lists_routes(house: Skep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

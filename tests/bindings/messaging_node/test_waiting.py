@@ -61,11 +61,6 @@ async def test_news_and_other_types_wait_for_nothing(tmp_path: Path) -> None:
         assert await a.nothing()
 
 
-async def test_wait_is_a_setting(tmp_path: Path) -> None:
-    async with skep(tmp_path, messaging_node=BRIEF) as house:
-        assert house.running.rooms.config.messaging_node.response_s == 0.3
-
-
 def session(account: str = "ann") -> NodeSession:
     def nothing(*_given: object) -> Any:
         return None
