@@ -69,6 +69,7 @@ class World:
     client: httpx2.AsyncClient
     told: list[tuple[int, str, str]] = field(default_factory=list)
     """Sequence number, request id and state of each status in the caller's inbox, as they came."""
+    failures: list[Exception] = field(default_factory=list)
     lives: int = 0
     requests: int = 0
 
