@@ -247,8 +247,12 @@ def sqlite_engine(path: Path, pool: type[Any], **options: Any) -> Engine:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000", "cache_size=-8192"):
             connection.execute(f"PRAGMA {pragma}")
 
+    beginning = "BEGIN IMMEDIATE" if pool is StaticPool else "BEGIN"
+
     def begun(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if pool is StaticPool else "BEGIN")
+        # On the driver: for small groups SQLAlchemy's way there would cost more than the statements.
+        driver: Any = connection.connection.driver_connection
+        driver.execute(beginning)
 
     event.listen(engine, "connect", configured)
     event.listen(engine, "begin", begun)
