@@ -17,9 +17,11 @@ from spark import lake as lakes
 from spark.sources import register
 from tests.spark.samples import after, at, collected, series
 from tests.support import PUMP, Account, Skep, skep
-from tests.twin.lake.samples import DAY, LAMP, NOON, SECOND, Lake, Rows, hot_row
+from tests.twin.lake.samples import DAY, LAMP, NOON, SECOND, Lake, Rows, hot_row, s3_folder
 from twin.lake.compaction import Compactor
-from twin.lake.sealing import Beside
+from twin.lake.manifest import Manifest
+from twin.lake.places import place_of
+from twin.lake.sealing import Beside, Sealer
 
 pytestmark = pytest.mark.spark
 
@@ -154,6 +156,28 @@ def test_a_stream_reads_every_row_once_within_its_limit(spark: SparkSession, tmp
     assert first == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
     assert second == [[11, 12]]
     assert whole == [list(range(1, 13))]
+
+
+def test_a_lake_on_an_object_store_is_read_and_streamed(spark: SparkSession, tmp_path: Path) -> None:
+    url = s3_folder()
+    sealer = Sealer(Manifest(place_of(url), "gw", lambda: NOON))
+    rows = [hot_row(row_id, row_id / 2) for row_id in range(1, 8)]
+    for last in (3, 7):
+        sealer.seal(Rows(rows), up_to=last)
+
+    found = load(spark, lake=url).orderBy("row_id")
+    stream = spark.readStream.format("skep").option("lake", url).option("maxRowsPerBatch", 5).load()
+    batches: list[int] = []
+    query = (
+        stream.writeStream.foreachBatch(lambda frame, _: batches.append(frame.count()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+    assert collected(found, "row_id", "value_double") == [(row_id, row_id / 2) for row_id in range(1, 8)]
+    assert batches == [5, 2]
 
 
 class Gateway(NamedTuple):

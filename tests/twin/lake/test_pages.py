@@ -30,7 +30,7 @@ def batches(count: int, size: int) -> list[pa.RecordBatch]:
         for row_id, time in enumerate(times, 1)
     ]
     table = pa.Table.from_pylist(rows, schema=arrow_schema(READINGS_COLUMNS))
-    return table.select(list(pages.COLUMNS)).to_batches(max_chunksize=size)
+    return list(table.select(list(pages.COLUMNS)).to_batches(max_chunksize=size))
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -65,4 +65,4 @@ def test_no_row_is_an_empty_page() -> None:
     ],
 )
 def test_a_value_is_told_as_it_was_stored(spread: Any, quality: int, text: str) -> None:
-    assert pages.json_text(*spread, quality) == text
+    assert pages.json_text(*(*spread, quality)) == text

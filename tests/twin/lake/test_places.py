@@ -1,12 +1,14 @@
 """A lake on a filesystem that is reached by URL, and a folder that cannot be written."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
 
-from tests.twin.lake.samples import NOON, Rows, hot_row
+from tests.twin.lake.samples import NOON, Rows, hot_row, s3_folder
 from things.errors import Conflict, StorageFailed, Unavailable
 from twin.lake.compaction import Compactor
 from twin.lake.manifest import Manifest, gateways
@@ -16,11 +18,13 @@ from twin.lake.sealing import Sealer
 from twin.lake.verification import verify
 
 
-@pytest.fixture(params=["local", "remote"])
+@pytest.fixture(params=["local", "remote", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """The same contract for both kinds; the remote one knows no rename, sync or link."""
+    """The same contract for all kinds; the remote ones know no rename, sync or link."""
     if request.param == "local":
         yield LocalPlace(tmp_path / "lake")
+    elif request.param == "s3":
+        yield place_of(s3_folder())
     else:
         (tmp_path / "lake").mkdir()
         yield RemotePlace("test://lake", pafs.SubTreeFileSystem(str(tmp_path / "lake"), pafs.LocalFileSystem()))
@@ -37,6 +41,28 @@ def test_what_is_written_is_there_whole_and_hashed(place: Place) -> None:
     place.remove("a/b/file")
     assert not place.exists("a/b/file")
     assert list(place.walk("nowhere")) == []
+
+
+def test_many_files_are_written_together(place: Place) -> None:
+    files = {f"day={number}/part": f"{number}".encode() * number for number in range(1, 30)}
+
+    written = place.write_all([(path, partial(_put, content)) for path, content in files.items()])
+
+    assert [(one.path, one.size) for one in written] == [(path, len(content)) for path, content in files.items()]
+    assert {path: place.read(path) for path in files} == files
+
+
+def _put(content: bytes, file: Any) -> None:
+    file.write(content)
+
+
+def test_one_of_many_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    place = LocalPlace(tmp_path)
+    (tmp_path / "b").write_text("a file where a folder should be")
+
+    with pytest.raises(StorageFailed, match="cannot write"):
+        place.write_all([(path, partial(_put, b"x")) for path in ("a/1", "b/2", "c/3")])
+    assert not [found for found in place.walk("") if found.path.endswith(".tmp")]
 
 
 def test_what_fails_while_it_is_written_leaves_nothing_under_its_name(tmp_path: Path) -> None:
