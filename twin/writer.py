@@ -32,6 +32,9 @@ MAX_WAITING_JOBS = 100_000
 MAX_GROUP_JOBS = 4_096
 """Jobs after which no more join a transaction; bounds how long the first of them waits for the last."""
 
+ENOUGH_JOBS = 8
+"""Jobs of one turn of the loop with which an idle thread begins, so that it commits while the loop goes on."""
+
 PATIENCE_S = 0.01
 """How long a job that nobody waits for may lie until others make its group larger."""
 
@@ -78,6 +81,7 @@ class GroupThread(Generic[J, R]):
         self._gathered: list[_Job] = []
         self._handing_over: asyncio.Handle | None = None
         self._is_soon = False
+        self._is_idle = False
         self._waiting = 0
         self._closed = False
         self._full = False
@@ -114,7 +118,9 @@ class GroupThread(Generic[J, R]):
         else:
             self._waiting += 1
             self._gathered.append(_Job(job, future, frees))
-            if not self._is_soon and (soon or self._handing_over is None):
+            if self._is_idle and self._is_soon and len(self._gathered) >= ENOUGH_JOBS:
+                self._hand_over()
+            elif not self._is_soon and (soon or self._handing_over is None):
                 self._hand_over_later(soon)
         return future
 
@@ -140,7 +146,7 @@ class GroupThread(Generic[J, R]):
     def _hand_over(self) -> None:
         if self._handing_over is not None:
             self._handing_over.cancel()
-        self._handing_over, self._is_soon = None, False
+        self._handing_over, self._is_soon, self._is_idle = None, False, False
         gathered, self._gathered = self._gathered, []
         for first in range(0, len(gathered), self._max_group):
             self._queue.put(gathered[first : first + self._max_group])
@@ -161,7 +167,9 @@ class GroupThread(Generic[J, R]):
 
     def _next_group(self) -> tuple[list[_Job], bool]:
         group: list[_Job] = []
+        self._is_idle = True
         more = self._queue.get()
+        self._is_idle = False
         while more is not None:
             group += more
             if len(group) >= self._max_group:
