@@ -224,6 +224,7 @@ def _engines(path: Path, migrations: Sequence[Migration], database_url: str | No
             isolation_level="REPEATABLE READ",  # a server's default gives each statement a state of its own
         )
     else:
+        path.touch(mode=0o600)  # SQLite gives what it puts beside a file the same mode
         writer = sqlite_engine(path, StaticPool)
         readers = sqlite_engine(path, QueuePool, pool_size=READERS, max_overflow=0)
     try:

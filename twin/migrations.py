@@ -67,6 +67,7 @@ def _check(engine: Engine, path: Path) -> None:
 def _back_up(source: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial")
     partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
     with closing(sqlite3.connect(source)) as connection, closing(sqlite3.connect(partial)) as copy:
         connection.backup(copy)
     with partial.open("rb+") as file:

@@ -209,6 +209,8 @@ class NodeStore:
             raise StorageFailed(f"the node's file cannot be written: {error}") from error
 
     def _open(self) -> None:
+        if self._path is not None:
+            self._path.touch(mode=0o600)  # what SQLite puts beside it gets the same mode
         try:
             connection = sqlite3.connect(self._path or ":memory:", check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
@@ -224,8 +226,6 @@ class NodeStore:
         if version > SCHEMA:
             connection.close()
             raise NewerSchema(str(self._path), version, SCHEMA)
-        if self._path is not None:
-            self._path.chmod(0o600)
         self._connection = connection
 
     def _close(self) -> None:

@@ -85,6 +85,7 @@ def create(folder: Path, day: str, first: int) -> DayFile:
         path = folder / f"{day}.{number}.db"
     partial = folder / f".{path.name}.partial"
     partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
     with closing(sqlite3.connect(partial)) as connection:
         connection.executescript(_CREATE)
         connection.execute("INSERT INTO span (first) VALUES (?)", (first,))
