@@ -246,7 +246,7 @@ class Assembly:
             AuthzUser(authorizer, clock=rooms.clocks.now, record=self._audited),
             RequestsService(twin.ledger, authorizer),
             LakeService(self.lake, self.sealing, self.retention.rules),
-            DirectoryService(twin.directory, self._may, views.of, search),
+            DirectoryService(twin.directory, self._may, views, search),
             ValuesService(
                 twin.directory,
                 twin.values,

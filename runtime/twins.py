@@ -1,7 +1,7 @@
 """Twin TDs as consumers get them: derived from what the agent published, for one principal at a time.
 
 Deriving walks a whole TD, so results are remembered for all principals of the same rights until the TD or the addresses
-change: the latest as they are, many more as compressed text. Presence is put in when a result is handed out.
+change, as text: the latest ready, many more compressed. Presence is put in when a result is handed out.
 """
 
 import zlib
@@ -17,15 +17,15 @@ from things.addresses import Address, Kind, TwinID, is_twin
 from things.errors import Invalid
 from things.identity import RESERVED_ACCOUNTS, Principal
 from things.jsontext import encode
-from things.messages import Operation
+from things.messages import JSONValue, Operation
 from things.times import rfc3339
 from things.twin_td import FormsOf, TwinSecurity, presence_names, twin_td
 from things.vocabulary import Term
 
-MAX_READY = 500
-"""Results kept as they are, which takes about ten times the memory of their text."""
+MAX_READY_BYTES = 8_388_608
+"""Of the results kept as text: some thousand."""
 MAX_COMPRESSED_BYTES = 33_554_432
-"""Of the results kept compressed: some ten thousand Things for a handful of principals."""
+"""Of the results kept compressed: some ten thousand Things for a handful of different rights."""
 
 _ASKED = (
     Operation.READ,
@@ -89,25 +89,32 @@ class TwinViews:
         """The same of a given entry, perhaps one of the past, of which the principal may know."""
         if entry.agent is None or not is_twin(entry.thing_id):
             return {**entry.td.document, **entry.overlay}
-        found = dict(self._derived(entry, principal, protocol))
-        found[Term.ONLINE.value], last_seen = self._seen(entry.agent)
-        if last_seen is not None:
-            found[Term.LAST_SEEN.value] = rfc3339(last_seen)
+        found: dict[str, Any] = from_json(self.text(entry, principal, protocol))
         return found
+
+    def text(self, entry: Entry, principal: Principal, protocol: str | None = None) -> bytes:
+        """The same as JSON text, without an object being made of it."""
+        if entry.agent is None or not is_twin(entry.thing_id):
+            return encode(self.of(entry, principal, protocol))
+        is_online, last_seen = self._seen(entry.agent)
+        told: dict[str, JSONValue] = {Term.ONLINE.value: is_online}
+        if last_seen is not None:
+            told[Term.LAST_SEEN.value] = rfc3339(last_seen)
+        return b"%s,%s" % (self._derived(entry, principal, protocol)[:-1], encode(told)[1:])
 
     def publication(self, thing_id: str, principal: Principal) -> Publication | None:
         """The same as a publication of kind td."""
         entry = self._directory.get(thing_id)
-        document = self.document(thing_id, principal)
-        if entry is None or document is None:
+        if entry is None or not self._may_know(principal, thing_id):
             return None
+        text = self.text(entry, principal)
         return Publication(
             twin=TwinID.parse(thing_id),
             thing_id=thing_id,
             kind=Kind.TD,
             name="",
-            value=document,
-            payload=encode(document),
+            value=from_json(text),
+            payload=text,
             created=entry.modified,
         )
 
@@ -120,7 +127,8 @@ class TwinViews:
         seen = self.presence.of(agent) if self.presence else None
         return (seen.is_online, None if seen.is_online else seen.since) if seen else (False, None)
 
-    def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> dict[str, Any]:
+    def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> bytes:
+        """What does not change while its agent comes and goes."""
         rights = self._rights(entry, principal)
         key = (entry.thing_id, entry.version, tuple(entry.overlay.items()), rights, protocol)
         found = self._remembered.get(key)
@@ -145,8 +153,10 @@ class TwinViews:
             http_base=self._http_base(),
             profiles=_PROFILES.get(protocol or "", ()),
         )
-        self._remembered.put(key, document)
-        return document
+        del document[Term.ONLINE.value]
+        text = encode(document)
+        self._remembered.put(key, text)
+        return text
 
     def _rights(self, entry: Entry, principal: Principal) -> "_Rights":
         """What the principal may do: operations at all affordances alike, or else at each."""
@@ -166,14 +176,15 @@ class TwinViews:
 
 
 class _Remembered:
-    """Derived documents, least recently used first out: the latest ready, older ones compressed."""
+    """Derived texts, least recently used first out: the latest as they are, older ones compressed."""
 
     def __init__(self) -> None:
-        self._ready: OrderedDict[tuple[object, ...], dict[str, Any]] = OrderedDict()
+        self._ready: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._ready_bytes = 0
         self._compressed: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-        self._bytes = 0
+        self._compressed_bytes = 0
 
-    def get(self, key: tuple[object, ...]) -> dict[str, Any] | None:
+    def get(self, key: tuple[object, ...]) -> bytes | None:
         found = self._ready.get(key)
         if found is not None:
             self._ready.move_to_end(key)
@@ -182,20 +193,22 @@ class _Remembered:
         if packed is None:
             return None
         self._compressed.move_to_end(key)
-        document: dict[str, Any] = from_json(zlib.decompress(packed))
-        self.put(key, document)
-        return document
+        text = zlib.decompress(packed)
+        self.put(key, text)
+        return text
 
-    def put(self, key: tuple[object, ...], document: dict[str, Any]) -> None:
-        self._ready[key] = document
-        self._shrink()
+    def put(self, key: tuple[object, ...], text: bytes) -> None:
+        self._ready[key] = text
+        self._ready_bytes += len(text)
+        while self._ready_bytes > MAX_READY_BYTES:
+            oldest, text = self._ready.popitem(last=False)
+            self._ready_bytes -= len(text)
+            if oldest not in self._compressed:
+                self._pack(oldest, text)
 
-    def _shrink(self) -> None:
-        while len(self._ready) > MAX_READY:
-            key, document = self._ready.popitem(last=False)
-            if key not in self._compressed:
-                packed = self._compressed[key] = zlib.compress(encode(document), 1)
-                self._bytes += len(packed)
-        while self._bytes > MAX_COMPRESSED_BYTES:
-            _, packed = self._compressed.popitem(last=False)
-            self._bytes -= len(packed)
+    def _pack(self, key: tuple[object, ...], text: bytes) -> None:
+        packed = self._compressed[key] = zlib.compress(text, 1)
+        self._compressed_bytes += len(packed)
+        while self._compressed_bytes > MAX_COMPRESSED_BYTES:
+            _, oldest = self._compressed.popitem(last=False)
+            self._compressed_bytes -= len(oldest)

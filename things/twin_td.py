@@ -74,6 +74,7 @@ _PREFIXES = {
     "htv": "http://www.w3.org/2011/http#",
     "mqv": "https://www.w3.org/2019/wot/mqtt#",
 }
+DISCOVERY = "https://www.w3.org/2022/wot/discovery"
 _TD_JSON = "application/td+json"
 _VARIABLES = re.compile(r"\{[?&]?([A-Za-z0-9_,]+)\}")
 
@@ -253,11 +254,12 @@ def _mark(affordance: dict[str, Any], rights: set[Operation]) -> None:
 
 
 def _context(document: Mapping[str, Any], prefixes: set[str]) -> list[Any]:
-    """Both versions' contexts, 1.0 first: some clients know that one only, and none minds the other."""
+    """Both versions' contexts, 1.0 first: some clients know that one only, and none minds the other. That of WoT
+    Discovery is for the registration which a directory adds."""
     given = document.get("@context")
-    theirs = [item for item in (given if isinstance(given, list) else [given]) if item not in (TD_10, TD_11)]
+    theirs = [item for item in (given if isinstance(given, list) else [given]) if item not in (TD_10, TD_11, DISCOVERY)]
     ours = {PREFIX: NAMESPACE} | {prefix: uri for prefix, uri in _PREFIXES.items() if prefix in prefixes}
-    return [TD_10, TD_11, ours, *(item for item in theirs if item is not None)]
+    return [TD_10, TD_11, DISCOVERY, ours, *(item for item in theirs if item is not None)]
 
 
 def _titles(document: Mapping[str, Any], overlay: Mapping[str, JSONValue]) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from bindings.http import reads
 from bindings.http.directory_td import directory_td
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON, Exchange, json_reply, no_content
 from bindings.http.problems import NotAcceptable
-from bindings.http.registration import CONTEXT as DISCOVERY_CONTEXT
-from bindings.http.registration import enriched, expiry, standing, stored
+from bindings.http.registration import expiry, spelled, standing, stored
 from bindings.http.routing import Documented, Route
 from things.addresses import encode_segment, is_twin
 from things.errors import Forbidden, Invalid, Malformed, PreconditionFailed, UnknownThing
-from things.jsontext import decode_unique
+from things.jsontext import decode_unique, encode
 from things.merge_patch import merged
 from things.messages import JSONValue
 from things.times import rfc3339
+from things.twin_td import DISCOVERY
 
 MAX_LISTED = 1_000
 _OVERLAY = frozenset({"title", "description"})
@@ -63,7 +63,9 @@ async def _read(exchange: Exchange) -> ASGIApp:
         if former is None:
             raise UnknownThing(thing_id)
         return json_reply(former, media_type=media_type)
-    entry = await reads.call(exchange, reads.DIRECTORY, "readEntry", thingID=thing_id, protocol=exchange.one("forms"))
+    entry = await reads.call(
+        exchange, reads.DIRECTORY, "readEntry", thingID=thing_id, protocol=exchange.one("forms"), encoded=True
+    )
     now = exchange.context.sink.clock()
     headers = {}
     if not is_twin(thing_id):
@@ -71,9 +73,7 @@ async def _read(exchange: Exchange) -> ASGIApp:
         headers["etag"] = entry["etag"]
         if _is_known(exchange.headers.get("if-none-match"), entry["etag"]):
             return Response(status_code=304, headers=headers)
-    reply = json_reply(enriched(entry["td"], entry, retrieved=now), media_type=media_type)
-    reply.headers.update(headers)
-    return reply
+    return Response(spelled(entry, retrieved=now), headers=headers, media_type=media_type)
 
 
 async def _list(exchange: Exchange) -> ASGIApp:
@@ -94,14 +94,14 @@ async def _list(exchange: Exchange) -> ASGIApp:
     query = {name: exchange.one(name) for name in _FILTERS}
     then = exchange.moment("asof")
     if then is None:
-        found = await reads.call(exchange, reads.DIRECTORY, "listTDs", entries=True, **page, **query)
+        found = await reads.call(exchange, reads.DIRECTORY, "listTDs", entries=True, encoded=True, **page, **query)
         now = exchange.context.sink.clock()
-        items: list[Any] = [enriched(item["td"], item, retrieved=now) for item in found["items"]]
+        items = [spelled(item, retrieved=now) for item in found["items"]]
     else:
         if as_collection or any(query.values()):
             raise Invalid("the directory of the past is listed whole and as an array")
         found = await reads.call(exchange, reads.HISTORY, "listAsOf", time=rfc3339(then), **page)
-        items = found["items"]
+        items = [encode(td) for td in found["items"]]
     following = _following(exchange, found["cursor"], page["limit"]) if found.get("cursor") else None
     links = []
     if following is not None:
@@ -109,21 +109,18 @@ async def _list(exchange: Exchange) -> ASGIApp:
     if then is None and (limit is not None or following is not None):
         links.append(f'</things>; rel="canonical"; etag="{found["change"]:x}"')
     media_type = LD_JSON if exchange.accepts(LD_JSON) else JSON
-    body: object = items
+    body = b"[%s]" % b",".join(items)
     if as_collection:
         total = await reads.call(exchange, reads.DIRECTORY, "listTDs", count=True, **query)
-        body = {
-            "@context": DISCOVERY_CONTEXT,
+        head = {
+            "@context": DISCOVERY,
             "@type": "ThingCollection",
             "@id": "/things",
             "total": total["total"],
-            "members": items,
             **({"next": following} if following else {}),
         }
-    reply = json_reply(body, media_type=media_type)
-    if links:
-        reply.headers["link"] = ", ".join(links)
-    return reply
+        body = b'%s,"members":%s}' % (encode(head)[:-1], body)
+    return Response(body, headers={"link": ", ".join(links)} if links else None, media_type=media_type)
 
 
 def _following(exchange: Exchange, cursor: str, limit: JSONValue) -> str:

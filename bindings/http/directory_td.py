@@ -3,7 +3,7 @@
 from typing import Any
 
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON
-from bindings.http.registration import CONTEXT as DISCOVERY_CONTEXT
+from things.twin_td import DISCOVERY
 
 
 def directory_td(base: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def directory_td(base: str) -> dict[str, Any]:
         "@context": [
             "https://www.w3.org/2019/wot/td/v1",
             "https://www.w3.org/2022/wot/td/v1.1",
-            DISCOVERY_CONTEXT,
+            DISCOVERY,
             {"htv": "http://www.w3.org/2011/http#"},
         ],
         "@type": "ThingDirectory",

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from things.errors import Invalid
+from things.jsontext import encode
 from things.times import parse_time, rfc3339
+from things.twin_td import DISCOVERY
 
-CONTEXT = "https://www.w3.org/2022/wot/discovery"
 MAX_TTL_S = 10 * 366 * 86_400
 
 
@@ -50,16 +51,26 @@ def standing(td: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**td, "registration": {**registration, "expires": entry["expires"]}}
 
 
+def spelled(entry: Mapping[str, Any], *, retrieved: int) -> bytes:
+    """An entry's TD as JSON with its registration information: `text` as it came from the directory, or `td`."""
+    text: str | None = entry.get("text")
+    if text is None:
+        return encode(enriched(entry["td"], entry, retrieved=retrieved))
+    return b'%s,"registration":%s}' % (text[:-1].encode(), encode(_registration(entry, retrieved)))
+
+
 def enriched(td: Mapping[str, Any], entry: Mapping[str, Any], *, retrieved: int) -> dict[str, Any]:
     """The TD with its registration information, whose context it then names."""
-    registration = dict(td.get("registration") or {})
-    registration |= {"created": entry["created"], "modified": entry["modified"], "retrieved": rfc3339(retrieved)}
-    if entry.get("expires") is not None:
-        registration["expires"] = entry["expires"]
+    registration = dict(td.get("registration") or {}) | _registration(entry, retrieved)
     context = td.get("@context")
     contexts = context if isinstance(context, list) else [context]
-    if CONTEXT not in contexts:
+    if DISCOVERY not in contexts:
         # Prefix maps come last, after every context they may refine.
         at = next((index for index, one in enumerate(contexts) if isinstance(one, dict)), len(contexts))
-        contexts = [*contexts[:at], CONTEXT, *contexts[at:]]
+        contexts = [*contexts[:at], DISCOVERY, *contexts[at:]]
     return {**td, "@context": contexts, "registration": registration}
+
+
+def _registration(entry: Mapping[str, Any], retrieved: int) -> dict[str, Any]:
+    registration = {"created": entry["created"], "modified": entry["modified"], "retrieved": rfc3339(retrieved)}
+    return registration if entry.get("expires") is None else registration | {"expires": entry["expires"]}

@@ -36,7 +36,7 @@ def views(runtime: Skep) -> TwinViews:
 
 
 async def test_a_remembered_description_is_the_derived_one(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "MAX_READY", 2)
+    monkeypatch.setattr(twins, "MAX_READY_BYTES", 5_000)
     all_ = views(runtime)
 
     derived = [all_.document(thing_id, ANN) for thing_id in THINGS]
@@ -49,7 +49,7 @@ async def test_a_remembered_description_is_the_derived_one(runtime: Skep, monkey
 
 
 async def test_nothing_is_lost_when_all_memory_is_used_up(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "MAX_READY", 1)
+    monkeypatch.setattr(twins, "MAX_READY_BYTES", 1)
     monkeypatch.setattr(twins, "MAX_COMPRESSED_BYTES", 1)
     all_ = views(runtime)
 
@@ -59,7 +59,7 @@ async def test_nothing_is_lost_when_all_memory_is_used_up(runtime: Skep, monkeyp
 
 
 async def test_principals_do_not_get_each_others_descriptions(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "MAX_READY", 1)
+    monkeypatch.setattr(twins, "MAX_READY_BYTES", 1)
     all_ = views(runtime)
     for _ in range(2):
         viewed, managed = all_.document(THINGS[0], ANN), all_.document(THINGS[0], BOB)
@@ -72,7 +72,7 @@ async def test_principals_do_not_get_each_others_descriptions(runtime: Skep, mon
 
 
 async def test_a_new_publish_or_overlay_is_seen_at_once(runtime: Skep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(twins, "MAX_READY", 1)
+    monkeypatch.setattr(twins, "MAX_READY_BYTES", 1)
     directory = runtime.running.rooms.twin.directory
     all_ = views(runtime)
     titles = []

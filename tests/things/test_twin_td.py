@@ -11,7 +11,7 @@ from things.addresses import Kind, TwinID, encode_segment
 from things.messages import JSONValue, Operation
 from things.td import ThingDescription
 from things.td_rules import TD_10, TD_11, problems_of
-from things.twin_td import Allowed, Forms, FormsOf, TwinSecurity, presence_names, twin_td
+from things.twin_td import DISCOVERY, Allowed, Forms, FormsOf, TwinSecurity, presence_names, twin_td
 
 TWIN = TwinID("plant", "pump-1")
 BASE = "https://127.0.0.1:8443"
@@ -140,9 +140,9 @@ def test_unknown_terms_and_contexts_are_kept() -> None:
 
     assert twin["plant:serialPlate"] == pump["plant:serialPlate"]
     assert twin["properties"]["flow"]["plant:note"] == {"deep": [1, None]}
-    assert twin["@context"][:2] == [TD_10, TD_11]
-    assert twin["@context"][2] == {"skep": "urn:skep:v1#", "htv": "http://www.w3.org/2011/http#"}
-    assert twin["@context"][3] == pump["@context"][1]
+    assert twin["@context"][:3] == [TD_10, TD_11, DISCOVERY]
+    assert twin["@context"][3] == {"skep": "urn:skep:v1#", "htv": "http://www.w3.org/2011/http#"}
+    assert twin["@context"][4] == pump["@context"][1]
     assert twin["titles"] == pump["titles"]
     assert twin["actions"]["rinse"]["skep:expires"] == "PT15M"
 
@@ -242,7 +242,7 @@ def test_protocols_forms_stand_in_the_order_given_and_a_variant_has_its_own_only
 
     hrefs = [form["href"].partition(":")[0] for form in both["properties"]["on"]["forms"]]
     assert hrefs == ["mqtt", "https", "https"]
-    assert "mqv" in both["@context"][2]
+    assert "mqv" in both["@context"][3]
     assert "https://127" not in json.dumps(variant["properties"])
     assert variant["security"] == ["basic"]
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from things.errors import Unavailable
-from things.records import HistoryQuery, Row
+from things.identity import Principal
+from things.jsontext import encode
+from things.records import Entry, HistoryQuery, Row
 
 
 class NoLake:
@@ -18,3 +20,13 @@ class NoLake:
 
     async def windows(self, query: HistoryQuery, window_us: int) -> Sequence[Mapping[str, Any]]:
         raise Unavailable("no lake")
+
+
+class Plain:
+    """Entries as they were registered or published, for everybody."""
+
+    def of(self, entry: Entry, principal: Principal, protocol: str | None = None) -> dict[str, Any]:
+        return {**entry.td.document, **entry.overlay}
+
+    def text(self, entry: Entry, principal: Principal, protocol: str | None = None) -> bytes:
+        return encode(self.of(entry, principal, protocol))

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.twin.conftest import Clock
-from tests.twin.doubles import NoLake
+from tests.twin.doubles import NoLake, Plain
 from tests.twin.test_directory_contract import td
 from tests.twin.test_values_contract import published
 from things.addresses import Address, Kind
@@ -26,7 +26,6 @@ from things.errors import (
 )
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
-from things.records import Entry
 from things.times import rfc3339
 from twin.directory_service import DirectoryService
 from twin.history_service import HistoryService
@@ -64,15 +63,12 @@ class Services:
     """The three services over one twin, asked as the runtime asks them."""
 
     def __init__(self, twin: Twin, clock: Clock) -> None:
-        def view(entry: Entry, principal: Principal, protocol: str | None) -> dict[str, Any]:
-            return {**entry.td.document, **entry.overlay}
-
         search = Search(twin.directory, twin.values, may, presence=self.seen, clock=clock)
         self.twin = twin
         self.online: dict[str, Presence] = {}
-        self.directory = DirectoryService(twin.directory, may, view, search)
+        self.directory = DirectoryService(twin.directory, may, Plain(), search)
         self.values = ValuesService(twin.directory, twin.values, may, presence=self.told, clock=clock)
-        self.history = HistoryService(twin.directory, Readings(twin.history, NoLake()), may, view, clock=clock)
+        self.history = HistoryService(twin.directory, Readings(twin.history, NoLake()), may, Plain().of, clock=clock)
 
     def seen(self, agent: str) -> Presence | None:
         return self.online.get(agent)

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.ports import Directory, History, Ledger, Service, ValueStore
 from tests.twin.conftest import Clock
-from tests.twin.doubles import NoLake
+from tests.twin.doubles import NoLake, Plain
 from twin.directory_service import DirectoryService
 from twin.history_service import HistoryService
 from twin.readings import Readings
@@ -25,7 +25,7 @@ def as_services(twin: Twin) -> tuple[Service, ...]:
     search = Search(twin.directory, twin.values, lambda *_: True, clock=lambda: 0)
     readings = Readings(twin.history, NoLake())
     return (
-        DirectoryService(twin.directory, lambda *_: True, lambda *_: {}, search),
+        DirectoryService(twin.directory, lambda *_: True, Plain(), search),
         ValuesService(twin.directory, twin.values, lambda *_: True, clock=lambda: 0),
         HistoryService(twin.directory, readings, lambda *_: True, lambda *_: {}, clock=lambda: 0),
     )
