@@ -50,9 +50,8 @@ async def _invoke(exchange: Exchange) -> ASGIApp:
         expires_in_s=exchange.expires_in(),
         correlation=exchange.idempotency_key(),
     )
-    sink = exchange.context.sink
+    sink, wait_s = exchange.context.sink, exchange.prefer_wait()
     status = await sink.handle(message)
-    wait_s = exchange.prefer_wait()
     if wait_s is not None:
         if not status.is_final:
             status = await sink.final(status.request_id, wait_s) or status
@@ -110,10 +109,9 @@ async def _call(exchange: Exchange) -> ASGIApp:
     message = exchange.message(
         Operation.CALL_RPC, thing_id, method, value, has_data=has_data, correlation=exchange.idempotency_key()
     )
-    sink = exchange.context.sink
+    sink, wait_s = exchange.context.sink, exchange.prefer_wait()
     status = await sink.handle(message)
     if not status.is_final:
-        wait_s = exchange.prefer_wait()
         final = await sink.final(status.request_id, exchange.context.config.max_wait_s if wait_s is None else wait_s)
         if final is None:
             raise TimedOut

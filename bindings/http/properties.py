@@ -86,14 +86,10 @@ async def _write(exchange: Exchange) -> ASGIApp:
 
 
 async def _written(exchange: Exchange, message: Message) -> ASGIApp:
-    sink = exchange.context.sink
+    sink, wait_s = exchange.context.sink, _patience_s(exchange)
     status = await sink.handle(message)
     if not status.is_final:
-        wait_s = exchange.prefer_wait()
-        final = await sink.final(
-            status.request_id, exchange.context.config.default_wait_s if wait_s is None else wait_s
-        )
-        status = final or status
+        status = await sink.final(status.request_id, wait_s) or status
     refusal = unsuccessful(status)
     if refusal is not None:
         return refusal
@@ -111,7 +107,7 @@ async def _write_several(exchange: Exchange) -> ASGIApp:
     thing_id = exchange.params["id"]
     _check_all(thing_id, await reads.td(exchange, thing_id), values)
     reference = exchange.idempotency_key()
-    sink = exchange.context.sink
+    sink, wait_s = exchange.context.sink, _patience_s(exchange)
     statuses = {}
     for name, value in values.items():
         message = exchange.message(
@@ -123,8 +119,7 @@ async def _write_several(exchange: Exchange) -> ASGIApp:
             correlation=f"{reference}.{name}" if reference else None,
         )
         statuses[name] = await sink.handle(message)
-    wait_s = exchange.prefer_wait()
-    until = sink.clock() + round((exchange.context.config.default_wait_s if wait_s is None else wait_s) * 1e6)
+    until = sink.clock() + round(wait_s * 1e6)
     for name, status in statuses.items():
         if not status.is_final:
             left_s = max(0.0, (until - sink.clock()) / 1e6)
@@ -140,6 +135,11 @@ async def _write_several(exchange: Exchange) -> ASGIApp:
     ]
     first = next(status for status in statuses.values() if not status.is_final)
     return json_reply({"items": items}, 202, location=f"/requests/{first.request_id}")
+
+
+def _patience_s(exchange: Exchange) -> float:
+    wait_s = exchange.prefer_wait()
+    return exchange.context.config.default_wait_s if wait_s is None else wait_s
 
 
 def _check_all(thing_id: str, document: dict[str, Any], values: dict[str, Any]) -> None:

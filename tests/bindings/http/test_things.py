@@ -88,6 +88,36 @@ async def test_property_write_is_204_once_the_agent_confirms(lamps: House) -> No
     assert (reply.status_code, reply.content) == (204, b"")
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"prefer": "wait=-1"},
+        {"prefer": "wait=soon"},
+        {"x-expires-in": "-1"},
+        {"x-expires-in": "1e99"},
+        {"x-expires-in": "nan"},
+        {"idempotency-key": "x" * 300},
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", f"{LAMP_PATH}/actions/blink", None),
+        ("PUT", f"{LAMP_PATH}/properties/level", 50),
+        ("PUT", f"{LAMP_PATH}/properties", {"level": 50}),
+    ],
+)
+async def test_a_request_with_a_header_that_cannot_be_is_refused_and_not_stored(
+    lamps: House, headers: dict[str, str], method: str, path: str, body: Any
+) -> None:
+    async with lamps.client("manager1") as manager:
+        reply = await manager.request(method, path, json=body, headers=headers)
+        requests = (await manager.get("/requests")).json()
+
+    assert (reply.status_code, reply.json()["code"]) == (400, "invalid")
+    assert requests["items"] == []
+
+
 async def test_property_write_to_an_absent_agent_is_202_with_a_location(lamps: House) -> None:
     async with lamps.client("manager1") as manager:
         reply = await manager.put(f"{LAMP_PATH}/properties/level", json=50, headers={"prefer": "wait=0"})
