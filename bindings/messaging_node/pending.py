@@ -26,6 +26,8 @@ class Asked:
     due: float
     expects: bool
     """Whether silence is answered by a time-out."""
+    sender: str | None = None
+    """What the asker calls itself, where its receivers know it by another address."""
     is_answered: bool = False
     is_over: bool = False
     """It timed out and its sender was told; an answer now is late."""
@@ -41,7 +43,7 @@ class PendingResponses:
         most: int,
         most_of_session: int,
         compatible: bool,
-        timed_out: Callable[[Pending, NodeSession], None],
+        timed_out: Callable[[Pending, Asked], None],
     ) -> None:
         self._wait_s = wait_s
         self._most = most
@@ -54,9 +56,10 @@ class PendingResponses:
     def __len__(self) -> int:
         return len(self._asked)
 
-    def add(self, envelope: Envelope, session: NodeSession, *, expects: bool) -> None:
-        """Remember where the response to a message goes. Raises Conflict where it would go to somebody else: two
-        sessions that speak as one unowned address must not get each other's answers. Raises QueueFull."""
+    def add(self, envelope: Envelope, session: NodeSession, *, expects: bool, sender: str | None = None) -> None:
+        """Remember where the response to a message goes, and to which `sender` there. Raises QueueFull, and Conflict
+        where it would go to somebody else: two sessions that speak as one unowned address must not get each other's
+        answers."""
         key = (envelope.to, envelope.sender, envelope.id)
         standing = self._asked.get(key)
         if standing is not None and standing.session is not session:
@@ -67,7 +70,7 @@ class PendingResponses:
         if len(session.pending) >= self._most_of_session and key not in session.pending:
             raise QueueFull("this session (requests without a response)", self._most_of_session)
         loop = asyncio.get_running_loop()
-        self._asked[key] = Asked(session, loop.time() + self._wait_s, expects)
+        self._asked[key] = Asked(session, loop.time() + self._wait_s, expects, sender)
         self._asked.move_to_end(key)
         session.pending.add(key)
         if len(self._asked) > self._most:
@@ -131,4 +134,4 @@ class PendingResponses:
             self._asked[key] = asked
         else:
             asked.session.pending.discard(key)
-        self._timed_out(key, asked.session)
+        self._timed_out(key, asked)

@@ -157,7 +157,9 @@ class Registry:
         attribute = body.get("attribute")
         if attribute == "status":
             changed["status"] = _status(value)
-        elif isinstance(attribute, str) and attribute and not attribute.startswith("_"):
+        elif attribute is not None:
+            if not isinstance(attribute, str) or not attribute or attribute == "url" or attribute in _OWN:
+                raise Invalid("`attribute` names a member of the registration other than its url")
             changed[attribute] = value
         elif isinstance(value, dict):
             changed |= {name: member for name, member in value.items() if name != "url" and name not in _OWN}

@@ -14,7 +14,7 @@ from bindings.messaging_node.connectors import Body, Connector, Resolve
 from bindings.messaging_node.credentials import Credentials
 from bindings.messaging_node.journal import Journal
 from bindings.messaging_node.mirror import Mirror
-from bindings.messaging_node.pending import PendingResponses
+from bindings.messaging_node.pending import Asked, PendingResponses
 from bindings.messaging_node.replies import Replies
 from bindings.messaging_node.requests import HypertyRequests
 from bindings.messaging_node.routes import RESERVED, Routes, is_told, object_of
@@ -155,12 +155,16 @@ class Relay:
             session.send(response(envelope, refused(failure)))
 
     async def _forward(self, envelope: Envelope, session: NodeSession) -> None:
-        to = envelope.to
+        to, sender = envelope.to, None
+        if session.is_address(envelope.sender):
+            # Whoever knew it could take the session over: others see the runtime's address.
+            sender = envelope.sender
+            envelope = read({**envelope.document, "from": session.runtime_url})
         is_news = is_told(to) and envelope.type in ("update", "delete")
         receivers = self._routes.receivers(to) or self._addressed(to)
         if receivers:
             if not is_news:
-                self.pending.add(envelope, session, expects=envelope.is_request)
+                self.pending.add(envelope, session, expects=envelope.is_request, sender=sender)
             text = encode(envelope.document)
             for receiver in receivers:
                 receiver.put(text)
@@ -168,7 +172,7 @@ class Relay:
             stub = self._resolve(to)
             if stub is None:
                 raise NotFound(f"nobody is at {to[:80]!r}")
-            self.pending.add(envelope, session, expects=envelope.is_request)
+            self.pending.add(envelope, session, expects=envelope.is_request, sender=sender)
             await stub.deliver(envelope, session)
         if is_news and to.endswith("/changes"):
             await self._mirror.changed(object_of(to), envelope, session)
@@ -181,7 +185,7 @@ class Relay:
             log.info("late response", extra={"sender": session.principal.account, "to": envelope.to})
             return
         receivers = self._routes.receivers(envelope.to) if asked is None else (asked.session,)
-        text = encode(envelope.document)
+        text = encode(envelope.document if asked is None else _to_asker(asked, envelope.document))
         for receiver in receivers:
             receiver.put(text)
 
@@ -224,11 +228,14 @@ class Relay:
         answer = response(envelope, body)
         asked = self.pending.answered(read(answer), by_many=False)
         if asked is not None and not asked.is_over:
-            asked.session.send(answer)
+            asked.session.send(_to_asker(asked, answer))
 
 
-def _tell_timeout(key: Pending, session: NodeSession) -> None:
+def _to_asker(asked: Asked, document: Document) -> Document:
+    return document if asked.sender is None else {**document, "to": asked.sender}
+
+
+def _tell_timeout(key: Pending, asked: Asked) -> None:
     to, sender, identity = key
-    session.send(
-        {"id": identity, "type": "response", "from": to, "to": sender, "body": refusal(408, "Response timeout!")}
-    )
+    body = refusal(408, "Response timeout!")
+    asked.session.send({"id": identity, "type": "response", "from": to, "to": asked.sender or sender, "body": body})

@@ -91,7 +91,8 @@ class NodeSession:
     def is_address(self, text: str) -> bool:
         """Whether `text` is the session's own address, a secret of its client."""
         runtime_url, slash, token = text.rpartition("/")
-        return bool(slash) and runtime_url == self.runtime_url and token_hash(token) == self.token_hash
+        could_be = bool(slash) and runtime_url == self.runtime_url and len(token) == TOKEN_CHARS
+        return could_be and token_hash(token) == self.token_hash
 
     @property
     def is_live(self) -> bool:

@@ -75,6 +75,19 @@ async def test_forged_response_reaches_nobody_and_ends_no_wait(closed_house: Ske
         assert await a.nothing()
 
 
+async def test_session_s_own_address_is_seen_by_nobody_else(house: Skep) -> None:
+    async with client(house, "a") as a, client(house, "b") as b:
+        (address,) = await b.allocate()
+        number = await a.send("read", address, **{"from": a.session})
+        asked = await b.next()
+        assert asked["from"] == a.runtime
+        await b.send("response", asked["from"], {"code": 200}, id=number, **{"from": address})
+
+        assert (await a.next())["to"] == a.session
+        await b.send("ping", a.session)
+        assert (await a.next())["type"] == "ping"
+
+
 @pytest.mark.parametrize(
     ("address", "found"),
     [

@@ -87,6 +87,31 @@ async def test_entries_expire_unless_kept_alive_and_outlive_a_restart(tmp_path: 
         assert await one.code("read", REGISTRY, {"resource": "hyperty://localhost/long"}) == 404
 
 
+async def test_registration_keeps_its_address_and_its_owner_whatever_is_written(house: Skep) -> None:
+    async with client(house, "a") as a:
+        hostile = registration(_owner="eve", _until="x", expires="x", user=7, guid=[], dataSchemes="x")
+        assert await a.code("create", REGISTRY, hostile) == 200
+        for attribute in ("url", "_owner", "_until", "_session", "", 7):
+            assert await a.code("update", REGISTRY, {"resource": CHAT, "attribute": attribute, "value": 7}) == 400
+        changes = {"_owner": "eve", "url": "hyperty://localhost/other", "expires": -1, "note": "x"}
+        assert await a.code("update", REGISTRY, {"resource": CHAT, "value": changes}) == 200
+        for value in (
+            None,
+            7,
+            {},
+            {"url": 7},
+            {"url": ""},
+            {"url": CHAT, "status": "odd"},
+            {"url": CHAT, "d": "x" * 70_000},
+        ):
+            assert await a.code("create", REGISTRY, {"value": value}) == 400
+
+        found = (await a.ask("read", REGISTRY, {"resource": CHAT}))["body"]["value"]
+
+        assert (found["url"], found["note"], found["status"], found["expires"]) == (CHAT, "x", "live", 3_600)
+        assert await a.code("read", REGISTRY, {"resource": "hyperty://localhost/other"}) == 404
+
+
 async def test_another_account_s_entry_is_not_there_to_change(closed_house: Skep) -> None:
     ann, eve = await closed_house.add("ann"), await closed_house.add("eve")
     async with client(closed_house, "a", ann.token) as a, client(closed_house, "e", eve.token) as e:

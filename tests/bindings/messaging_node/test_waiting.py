@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bindings.messaging_node.pending import PendingResponses
+from bindings.messaging_node.pending import Asked, PendingResponses
 from bindings.messaging_node.sessions import NodeSession, Pending
 from bindings.messaging_node.settings import NodeSettings
 from tests.bindings.messaging_node.support import NODE, client
@@ -96,7 +96,7 @@ class Table:
         given: dict[str, Any] = {"wait_s": 0.05, "most": 100, "most_of_session": 100, "compatible": False} | limits
         self.pending = PendingResponses(timed_out=self._timed_out, **given)
 
-    def _timed_out(self, key: Pending, session: NodeSession) -> None:
+    def _timed_out(self, key: Pending, asked: Asked) -> None:
         self.over.append(key[2])
         self._told.set()
 
