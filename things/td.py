@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from things.addresses import Kind
 from things.durations import td_seconds
 from things.errors import Invalid, Malformed, Problem, TDInvalid, UnknownName
-from things.jsontext import decode_unique, encode
+from things.jsontext import decode, decode_unique, encode
 from things.messages import JSONValue
 from things.schemas import DataSchema, value_type
 from things.td_rules import problems_of
@@ -88,16 +88,20 @@ class ThingDescription:
         """
         raw = text if isinstance(text, bytes) else _encoded(text)
         decode_unique(raw, max_bytes=MAX_TD_BYTES, max_depth=MAX_TD_DEPTH)  # finds repeated keys
-        document = _read(raw)  # as it will be read again
-        problems = problems_of(document, agent=agent)
-        if problems or not isinstance(document, dict):
-            raise TDInvalid(problems)
-        return cls(raw, document)
+        return cls._checked(raw, _read(raw), agent)
 
     @classmethod
     def of(cls, document: Mapping[str, Any], *, agent: bool = False) -> "ThingDescription":
         """The TD that `document` is; checked like `parse`."""
-        return cls.parse(encode(document), agent=agent)
+        raw = encode(document)  # in which no key is repeated
+        return cls._checked(raw, decode(raw, max_bytes=MAX_TD_BYTES, max_depth=MAX_TD_DEPTH), agent)
+
+    @classmethod
+    def _checked(cls, raw: bytes, document: object, agent: bool) -> "ThingDescription":
+        problems = problems_of(document, agent=agent)
+        if problems or not isinstance(document, dict):
+            raise TDInvalid(problems)
+        return cls(raw, document)
 
     @property
     def document(self) -> dict[str, Any]:
