@@ -42,9 +42,14 @@ def explain(access: Access, account: str, operation: str, thing: str, name: str 
     if access.json:
         print_json(found)
     elif isinstance(found, dict):
-        obligations = found.get("obligations")
+        obligations, stages = found.get("obligations"), found.get("stages")
         asks = isinstance(obligations, list) and CONFIRM in obligations
         click.echo("denied" if not allowed else "allowed once confirmed" if asks else "allowed")
-        print_table(("", ""), ((key, value) for key, value in found.items() if key != "allowed"))
+        rows = [("decided by", found.get("rule"))]
+        if isinstance(obligations, list) and obligations:
+            rows.append(("obliges to", ", ".join(map(str, obligations))))
+        if isinstance(stages, list):
+            rows += [(str(stage.get("stage")), stage.get("says")) for stage in stages if isinstance(stage, dict)]
+        print_table(("", ""), rows)
     if not allowed:
         raise Unsuccessful

@@ -194,6 +194,14 @@ def test_decisions_are_explained(skep: Skep, served: Served, hall: str) -> None:
     denied = skep("authz", "explain", "olga", "write_property", hall, "door", "--json", *home)
 
     assert (allowed.code, allowed.out.splitlines()[0]) == (0, "allowed")
+    assert [line.split(maxsplit=1)[0] for line in allowed.out.splitlines()[2:]] == [
+        "decided",
+        "limit",
+        "policy",
+        "rule",
+        "role",
+    ]
+    assert "allow (role operator allows invoke_action on any)" in allowed.out
     assert denied.code == 1
     assert json.loads(denied.out)["allowed"] is False
 
