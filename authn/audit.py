@@ -15,11 +15,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from authn.keyfiles import sync_folder
+from things.times import rfc3339
 
 MAX_FILE_BYTES = 8 << 20
 MAX_FILES = 32
@@ -79,7 +79,7 @@ class Audit:
         details: Mapping[str, object] | None = None,
     ) -> None:
         """Note an act: what, by whom, upon what, how it ended."""
-        line: dict[str, object] = {"v": 1, "at": _rfc3339(self._clock()), "act": _plain(act), "by": _plain(by)}
+        line: dict[str, object] = {"v": 1, "at": rfc3339(self._clock()), "act": _plain(act), "by": _plain(by)}
         if target:
             line["target"] = _plain(target)
         line["outcome"] = _plain(outcome)
@@ -141,7 +141,7 @@ class Audit:
                     return
                 dropped = self._dropped
             if dropped:
-                group.append({"v": 1, "at": _rfc3339(self._clock()), "act": "audit-gap", "by": "skep",
+                group.append({"v": 1, "at": rfc3339(self._clock()), "act": "audit-gap", "by": "skep",
                               "outcome": "lost", "details": {"acts": str(dropped)}})  # fmt: skip
             try:
                 self._append(group)
@@ -294,7 +294,3 @@ def _plain(value: object) -> str:
 def _is_secret(key: str) -> bool:
     name = key.lower()
     return name not in _SECRET_EXCEPT and any(word in name for word in _SECRET_WORDS)
-
-
-def _rfc3339(us: int) -> str:
-    return datetime.fromtimestamp(us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
