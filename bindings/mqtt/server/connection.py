@@ -1,8 +1,8 @@
 """One client's connection: the protocol between its bytes and the gate, and the `Link` the gate pushes to.
 
-Packets are handled in the order they came, each in one synchronous step. Two things stop the reading: a CONNECT that
-is being admitted, and more publishes than the runtime has answered; then nothing more is parsed, and soon nothing more
-is read. Writes of one loop turn leave together. What socket or window cannot take waits in the bounded outbox.
+Packets are handled in the order they came, each in one synchronous step. Reading is held while the client is being
+admitted, while the runtime is behind with what it published, and while it does not read what it is answered. Writes of
+one loop turn leave together. What socket or window cannot take waits in the bounded outbox.
 """
 
 import asyncio
@@ -34,8 +34,14 @@ CLOSE_TIMEOUT_S = 5.0
 """How long a closed client may take to read what was queued for it."""
 FLUSH_BYTES = 65_536
 """Bytes of one loop turn after which the socket is asked, so that its back-pressure is felt within the turn."""
+MAX_UNREAD_BYTES = 4 * FLUSH_BYTES
+"""Written but not read by the client, beyond which it is not read either: deliveries wait in the outbox long before, so
+these are answers to a client that asks and never listens."""
 AUTH_METHOD = "token"
 _PUBACK = Kind.PUBACK << 4
+
+_ADMITTING, _REAUTHENTICATING, _BEHIND, _UNREAD, _STOPPING, _CLOSED = 1, 2, 4, 8, 16, 32
+"""Why nothing is parsed now; a sum of these."""
 
 _REASONS = {
     Closed.DISCONNECT: Reason.SUCCESS,
@@ -53,7 +59,6 @@ class Connection(asyncio.Protocol):
     """One connection; a `Link` from `opened` to `closed`."""
 
     __slots__ = (
-        "_admitting",
         "_deliveries",
         "_ended",
         "_ending",
@@ -67,7 +72,6 @@ class Connection(asyncio.Protocol):
         "_out",
         "_out_bytes",
         "_reading_paused",
-        "_reauthenticating",
         "_transport",
         "_will",
         "_will_delay_s",
@@ -98,10 +102,7 @@ class Connection(asyncio.Protocol):
         self.heard = engine.now()
         """When the last whole packet came (engine clock)."""
         self.slot = 0
-        self._held = False
-        """Nothing is parsed now."""
-        self._admitting = False
-        self._reauthenticating = False
+        self._held = 0
         self._opened = False
         self._opening = False
         self._ending: Closed | None = None
@@ -151,7 +152,7 @@ class Connection(asyncio.Protocol):
         if self.source is None and (peer := transport.get_extra_info("peername")):
             self.source = str(peer[0]) if isinstance(peer, tuple) else None
         if not self._engine.connected(self):
-            self.is_closed = self._held = True
+            self.is_closed, self._held = True, _CLOSED
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -174,6 +175,7 @@ class Connection(asyncio.Protocol):
         """The socket is gone; what came before is still handled."""
         self._ended = True
         self.pause_writing()
+        self._held &= ~_UNREAD
         self._engine.disconnected(self)
         if not self._held:
             self.end(Closed.LOST)
@@ -188,6 +190,8 @@ class Connection(asyncio.Protocol):
         if self.is_open:
             self._deliveries.paused = False
             self._deliveries.drain()
+            if self._held & _UNREAD:
+                self._release(_UNREAD)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +246,8 @@ class Connection(asyncio.Protocol):
                 asked = packets.decode_subscribe(flags, data, start, end, level)
                 subscribing.subscribe(self, asked, engine.gate, engine.limits, self._deliveries)
             case Kind.UNSUBSCRIBE:
-                subscribing.unsubscribe(self, packets.decode_unsubscribe(flags, data, start, end, level), engine.gate)
+                unwanted = packets.decode_unsubscribe(flags, data, start, end, level)
+                subscribing.unsubscribe(self, unwanted, engine.gate, self._deliveries)
             case Kind.DISCONNECT:
                 self._on_disconnect(packets.decode_disconnect(flags, data, start, end, level))
             case Kind.AUTH:
@@ -270,24 +275,24 @@ class Connection(asyncio.Protocol):
         self._incoming = Incoming(self, self._engine)
         return self._incoming
 
-    def hold(self) -> None:
-        """Read no further: the runtime is behind with what was read."""
-        if not self._held:
-            self._held = True
-            self._pause_reading()
+    def hold(self, why: int = _BEHIND) -> None:
+        """Read no further; without a reason given, the runtime is behind with what was read."""
+        self._held |= why
+        self._pause_reading()
 
     def advanced(self) -> None:
         """Publishes were answered: read on, once enough are."""
         if (
-            self._held
-            and not (self.is_closed or self._admitting or self._reauthenticating)
+            self._held & _BEHIND
             and self._incoming is not None
             and self._incoming.unanswered * 2 <= self._engine.limits.max_unacknowledged
         ):
-            self._resume_reading()
+            self._release(_BEHIND)
 
-    def _resume_reading(self) -> None:
-        self._held = False
+    def _release(self, why: int) -> None:
+        self._held &= ~why
+        if self._held:
+            return
         self._read()
         if not self._held and self._reading_paused and not self._ended:
             self._reading_paused = False
@@ -305,8 +310,7 @@ class Connection(asyncio.Protocol):
 
     def stop_reading(self) -> None:
         """Read and parse nothing more: the engine stops."""
-        self._held = self._admitting = True
-        self._pause_reading()
+        self.hold(_STOPPING)
 
     # -- CONNECT ------------------------------------------------------------------------------------------------------
 
@@ -320,7 +324,7 @@ class Connection(asyncio.Protocol):
             self.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, 4)  # [MQTT-3.1.3-8] of 3.1.1
             return
         self._has_auth = method is not None
-        self._held = self._admitting = True
+        self._held |= _ADMITTING
         self._engine.start(admit(self._engine, self, connect))
 
     def refuse(self, reason: Reason, level: int) -> None:
@@ -360,9 +364,7 @@ class Connection(asyncio.Protocol):
         self.write(encode_connack(connect.level, 0, session_present=resumed, properties=properties))
         self._deliveries = Deliveries(engine, session, self, self.terms, level=connect.level)
         self._deliveries.paused = self._ended
-        self._opened = True
-        self._admitting = self._held = False
-        self._opening = True
+        self._opened = self._opening = True
         try:
             subscribing.resubscribe(self, engine.gate, self._deliveries)
             engine.gate.opened(self, resumed=resumed)
@@ -373,7 +375,7 @@ class Connection(asyncio.Protocol):
             self.end(self._ending, _REASONS[self._ending])
         if not self.is_closed:
             self._deliveries.drain()
-            self._resume_reading()
+            self._release(_ADMITTING)
 
     def _connack_properties(self, connect: Connect) -> Properties:
         properties = announced(connect, self.terms, self._engine.limits, self.session.expiry_s)
@@ -401,20 +403,19 @@ class Connection(asyncio.Protocol):
             raise protocol_error("AUTH with another method than CONNECT had")  # [MQTT-4.12.0-5]
         if auth.reason_code != Reason.RE_AUTHENTICATE:
             raise protocol_error("AUTH continues what has not begun")
-        self._held = self._reauthenticating = True
+        self._held |= _REAUTHENTICATING
         self._engine.start(reauthenticate(self._engine, self, auth.data or b""))
 
     def reauthenticated(self, principal: Principal | None) -> None:
         """Go on as the same account with its new credential, or end."""
         if self.is_closed:
             return
-        self._reauthenticating = False
         if principal is None or principal.account != self.principal.account:
             self.end(Closed.REFUSED, Reason.NOT_AUTHORIZED)
             return
         self.principal = principal
         self.write(encode_auth(Reason.SUCCESS, {Property.AUTH_METHOD: AUTH_METHOD}))
-        self._resume_reading()
+        self._release(_REAUTHENTICATING)
 
     # -- writing and ending -------------------------------------------------------------------------------------------
 
@@ -440,8 +441,11 @@ class Connection(asyncio.Protocol):
         if self._out is not None:
             data = b"".join(self._out)
             self._out, self._out_bytes = None, 0
-            if not self._transport.is_closing():
-                self._transport.write(data)
+            transport = self._transport
+            if not transport.is_closing():
+                transport.write(data)
+                if self.is_open and self._deliveries.paused and transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+                    self.hold(_UNREAD)
 
     def end(self, reason: Closed, code: Reason = Reason.SUCCESS, detail: str = "") -> None:
         """Close the connection and, if it was a link, end it: will, session, `Gate.closed`, in this order."""
@@ -462,7 +466,8 @@ class Connection(asyncio.Protocol):
 
     def _shut(self) -> None:
         """Close the socket behind what is queued; a client that does not read it is cut off."""
-        self.is_closed = self._held = True
+        self.is_closed = True
+        self._held |= _CLOSED
         self.flush()
         self._framer.clear()
         self._transport.close()
@@ -491,14 +496,14 @@ class Connection(asyncio.Protocol):
             return None
         if not self._opened:
             deadline = self.heard + self._engine.limits.connect_timeout_s
-            if self._admitting or now < deadline:
+            if self._held & _ADMITTING or now < deadline:
                 return max(deadline, now + 1.0)
             self._engine.counts["connect-timeout"] += 1
             self.end(Closed.PROTOCOL)
             return now + CLOSE_TIMEOUT_S
         deadline = self.keep_alive_deadline()
-        if now < deadline or self._held:
-            # While the runtime is behind, it is not the client that is silent.
+        if now < deadline or self._held & ~_UNREAD:
+            # While the runtime is behind, it is not the client that is silent; one that reads nothing is as good as so.
             return max(deadline, now + 1.0)
         self._engine.counts["keep-alive"] += 1
         self.close(Closed.KEEP_ALIVE)

@@ -29,28 +29,36 @@ class Writer(Protocol):
 
 
 class Latest:
-    """Latest values that are still to be sent, taken one by one from what the grants hold."""
+    """Latest values that are still to be sent, taken one by one from what the grants hold, filter by filter."""
 
     __slots__ = ("_held", "_values", "fresher")
 
     def __init__(self) -> None:
-        self._values: deque[Iterator[Publish]] = deque()
+        self._values: dict[str, Iterator[Publish]] = {}
         self._held: Publish | None = None
         self.fresher: set[str] = set()
         """Topics delivered since, whose latest value would now be a stale one."""
 
-    def add(self, values: Sequence[Publish]) -> None:
-        """Send these too, after those before."""
-        self._values.append(iter(values))
+    def add(self, topic_filter: str, values: Sequence[Publish]) -> None:
+        """Send these too, after those of other filters; they take the place of what the filter had left."""
+        self.drop(topic_filter)
+        self._values[topic_filter] = iter(values)
+
+    def drop(self, topic_filter: str) -> None:
+        """The filter is taken back."""
+        if next(iter(self._values), None) == topic_filter:
+            self._held = None
+        self._values.pop(topic_filter, None)
 
     def first(self) -> Publish | None:
         """The next value, until it is `taken`; None when there is no more."""
         while self._held is None or self._held.topic in self.fresher:
             if not self._values:
                 return None
-            self._held = next(self._values[0], None)
+            topic_filter = next(iter(self._values))
+            self._held = next(self._values[topic_filter], None)
             if self._held is None:
-                self._values.popleft()
+                del self._values[topic_filter]
         return self._held
 
     def taken(self) -> None:
@@ -112,12 +120,17 @@ class Deliveries:
             engine.counts["dropped"] += outbox.dropped - before
         return taken
 
-    def add_latest(self, values: Sequence[Publish]) -> None:
+    def add_latest(self, topic_filter: str, values: Sequence[Publish]) -> None:
         """Send the latest values of a new subscription when `drain` comes to them."""
         if values:
             if self._latest is None:
                 self._latest = Latest()
-            self._latest.add(values)
+            self._latest.add(topic_filter, values)
+
+    def drop_latest(self, topic_filter: str) -> None:
+        """The filter is taken back: what is left of its latest values is not sent."""
+        if self._latest is not None:
+            self._latest.drop(topic_filter)
 
     def drain(self) -> None:
         """Send what waits, as far as socket and window allow."""

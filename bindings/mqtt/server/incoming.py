@@ -15,7 +15,7 @@ from bindings.mqtt.seam import ACCEPTED, Closed, Outcome
 from bindings.mqtt.server.encoding import encode_ack
 from bindings.mqtt.server.packets import Kind, decode_publish
 from bindings.mqtt.server.properties import Properties, Property
-from bindings.mqtt.server.reasons import BadPacket, Reason
+from bindings.mqtt.server.reasons import BadPacket, Reason, protocol_error
 from bindings.mqtt.server.sessions import Session
 from bindings.mqtt.server.store import SessionStore
 from bindings.mqtt.server.terms import TOPIC_ALIASES
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_REASON_CHARS = 1_024
+MAX_UNRELEASED = 4_096
+"""QoS 2 publishes of one session whose PUBREL is owed. MQTT 5 says how many there may be, 3.1.1 does not."""
 _TOO_LONG = Outcome(reason_code=Reason.TOPIC_NAME_INVALID, reason="topic over the limit")
 _IN_USE = Outcome(reason_code=Reason.PACKET_IDENTIFIER_IN_USE, reason="the packet id stands for another publish")
 
@@ -87,6 +89,8 @@ class Incoming:
             # Its commit failed, so that it has not been routed yet.
             del received[packet_id]
         if not self._is_5:
+            if len(received) >= MAX_UNRELEASED:
+                raise protocol_error("more QoS 2 publishes without PUBREL than are kept")
             return None
         if packet_id in ids or packet_id in received:
             return self._engine.answered(_IN_USE)

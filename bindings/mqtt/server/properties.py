@@ -18,6 +18,9 @@ from bindings.mqtt.server.fields import (
 )
 from bindings.mqtt.server.reasons import BadPacket, Reason, malformed, protocol_error
 
+MAX_USER_PROPERTIES = 256
+"""In one packet. A stranger's CONNECT could hold fifty thousand, and keep the loop for half a second."""
+
 
 class Property(IntEnum):
     """Property identifiers (MQTT 5.0, 2.2.2.2)."""
@@ -153,7 +156,10 @@ def read_properties(data: bytes, pos: int, end: int, place: Place) -> tuple[Prop
             raise protocol_error(detail) if place in rule.servers else malformed(detail)
         value, pos = _read_value(rule, data, pos + 1, stop)
         if rule.kind is Kind.PAIR:
-            found.setdefault(identifier, []).append(value)
+            pairs = found.setdefault(identifier, [])
+            if len(pairs) >= MAX_USER_PROPERTIES:
+                raise BadPacket(Reason.QUOTA_EXCEEDED, f"more than {MAX_USER_PROPERTIES} user properties")
+            pairs.append(value)
             continue
         if identifier in found:
             raise protocol_error(f"{Property(identifier).name} stands twice")

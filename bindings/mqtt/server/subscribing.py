@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def subscribe(link: "Connection", packet: Subscribe, gate: "Gate", limits: Limits, deliveries: Deliveries) -> None:
     """Answer a SUBSCRIBE: the gate decides each filter; SUBACK goes out before the latest values."""
-    session, codes, grants = link.session, list[int](), list[Grant]()
+    session, codes, grants = link.session, list[int](), dict[str, Grant]()
     for topic_filter, options in packet.filters:
         if not _is_short_enough(topic_filter, limits):
             codes.append(Reason.TOPIC_FILTER_INVALID)
@@ -27,10 +27,10 @@ def subscribe(link: "Connection", packet: Subscribe, gate: "Gate", limits: Limit
             session.filters[topic_filter] = options
             session.dirty = True
             codes.append(grant.qos)
-            grants.append(grant)
+            grants[topic_filter] = grant
     link.write(encode_suback(packet.packet_id, link.protocol_level, codes))
-    for grant in grants:
-        deliveries.add_latest(grant.latest)
+    for topic_filter, grant in grants.items():
+        deliveries.add_latest(topic_filter, grant.latest)
     deliveries.drain()
 
 
@@ -44,15 +44,16 @@ def resubscribe(link: "Connection", gate: "Gate", deliveries: Deliveries) -> Non
         if isinstance(grant, int):
             del filters[topic_filter]
         elif options.retain_handling == 0:
-            deliveries.add_latest(grant.latest)
+            deliveries.add_latest(topic_filter, grant.latest)
 
 
-def unsubscribe(link: "Connection", packet: Unsubscribe, gate: "Gate") -> None:
+def unsubscribe(link: "Connection", packet: Unsubscribe, gate: "Gate", deliveries: Deliveries) -> None:
     """Answer an UNSUBSCRIBE."""
     codes = []
     for topic_filter in packet.filters:
         known = gate.unsubscribe(link, topic_filter)
         link.session.filters.pop(topic_filter, None)
+        deliveries.drop_latest(topic_filter)
         codes.append(Reason.SUCCESS if known else Reason.NO_SUBSCRIPTION_EXISTED)
     link.session.dirty = True
     link.write(encode_unsuback(packet.packet_id, link.protocol_level, codes))

@@ -3,13 +3,19 @@
 import asyncio
 import itertools
 import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bindings.mqtt.seam import Limits
+from bindings.mqtt.seam import Limits, Publish
+from bindings.mqtt.server import connection
+from bindings.mqtt.server.connection import Connection
+from bindings.mqtt.server.incoming import MAX_UNRELEASED
 from tests.bindings.mqtt.server_peer import (
     Client,
     Served,
@@ -173,6 +179,95 @@ async def test_a_gate_that_breaks_at_the_end_of_a_link_does_not_end_the_engine()
 
         await canary.ping()
         assert len(served.engine.sessions) == 1
+
+
+@asynccontextmanager
+async def deaf(served: Served) -> AsyncIterator[Client]:
+    """A raw connection for which the kernel holds next to nothing while it does not read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", served.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1_024)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("level", "asked"),
+    [(4, b"\xc0\0"), (4, ack(0x62, 9)), (5, unsubscribe("nothing", level=5)), (5, publish("t", b"", 1, 7, level=5))],
+    ids=["PINGREQ", "PUBREL", "UNSUBSCRIBE", "PUBLISH"],
+)
+async def test_a_client_that_asks_and_never_listens_is_not_read_until_it_does(level: int, asked: bytes) -> None:
+    async with serving() as served, served.client() as canary, deaf(served) as client:
+        served.gate.echo = False
+        await canary.connect("canary")
+        await client.connect("deaf", level=level)
+        session = next(each for each in served.engine.sessions if each.key[1] == "deaf")
+        link = session.link
+        assert isinstance(link, Connection)
+        count = 0
+        while not link._held & connection._UNREAD:
+            assert count < 2_000_000
+            client.send(asked * 5_000)
+            count += 5_000
+            await canary.ping()
+
+        assert link._transport.get_write_buffer_size() < connection.MAX_UNREAD_BYTES + 2 * connection.FLUSH_BYTES
+        client.send(b"\xe0\0")
+        answers = await client.closed()
+        assert len(answers) >= 2 * count
+        assert "closed alice/deaf disconnect" in served.gate.events
+
+
+async def test_a_client_that_reads_nothing_is_silent_however_much_it_says() -> None:
+    async with serving() as served, deaf(served) as client:
+        await client.connect("deaf", keep_alive=1)
+        client.send(b"\xc0\0" * 2_000_000)
+
+        await served.gate.until(lambda: "closed alice/deaf keep-alive" in served.gate.events)
+
+
+async def test_user_properties_are_counted_before_and_behind_the_door() -> None:
+    many = packet(0, b"\x26\0\1a\0\1b" * 257)[1:]
+    async with serving() as served, served.client() as stranger, served.client() as client:
+        stranger.send(connect(level=5, properties=many))
+        assert await stranger.closed() == b"\x20\3\0\x97\0"
+
+        await client.connect(level=5, properties=packet(0, b"\x26\0\1a\0\1b" * 256)[1:])
+        client.send(publish("t", level=5, properties=many))
+        assert (await client.closed())[2] == 0x97
+        assert served.gate.messages == []
+
+
+async def test_ids_of_qos_2_without_pubrel_are_bounded_in_3_1_1_too() -> None:
+    async with serving() as served, served.client() as client:
+        await client.connect()
+        client.send(*(publish("t", b"", 2, number) for number in range(1, MAX_UNRELEASED + 2)))
+
+        assert len(await client.closed()) == 4 * MAX_UNRELEASED
+        assert len(served.gate.messages) == MAX_UNRELEASED
+
+
+async def test_latest_values_that_were_not_sent_do_not_add_up() -> None:
+    async with serving(Limits(max_inflight=1)) as served, served.client() as client:
+        served.gate.latest = [Publish(topic="t", payload=b"%d" % number, qos=1) for number in range(3)]
+        await client.connect()
+        client.send(*(subscribe(*["t", "#"][: 1 + number % 2], qos=1) for number in range(50)), unsubscribe("#"))
+        client.send(b"\xc0\0")
+
+        got, (first, body) = list[bytes](), await client.read()
+        while first >> 4 in (3, 9, 11):
+            if first >> 4 == 3:
+                got.append(body[5:])
+                client.send(ack(0x40, int.from_bytes(body[3:5], "big")), b"\xc0\0")
+            first, body = await client.read()
+            while first == 0xD0 and len(got) < 4:
+                first, body = await client.read()
+
+        assert got == [b"0", b"0", b"1", b"2"]
 
 
 PACKETS = [
