@@ -23,6 +23,7 @@ from things.errors import StorageDamaged
 from things.lake import MANIFEST, Part, Snapshot, commit_of, snapshot_of
 
 _NAME = re.compile(r"(checkpoint-)?(\d{12})\.json")
+_PART = re.compile(r"(readings/gateway=[^/\s]+/day=[\d-]+/part-(\d+)-(\d+)-\d+\.parquet)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
@@ -106,6 +107,15 @@ def intervals(session: SparkSession, lake: str | Path, *, gateways: Sequence[str
         for kind, name, interval in declared_intervals(td)
     ]
     return session.createDataFrame(found, INTERVALS) if found else None
+
+
+def damage(text: str) -> StorageDamaged | None:
+    """What Spark's own words say of a file of this lake that it could not read; None where they say nothing of one."""
+    found = _PART.search(text)
+    if found is None:
+        return None
+    path, first, last = found.groups()
+    return StorageDamaged(f"{path}, rows {int(first)} to {int(last)}, cannot be read: `skep history verify` says more")
 
 
 def _holds(part: Part, gateway: str, rows: Mapping[str, tuple[int, int]]) -> bool:

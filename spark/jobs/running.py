@@ -4,11 +4,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pydantic_core import to_json
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark import lake as lakes
 from spark.jobs.locks import only_job
 from spark.jobs.options import lake_of, show
 from spark.jobs.publishing import publish, target_of
@@ -59,8 +61,11 @@ def run_job(
     except SkepError as error:
         print(f"error: {error.detail} ({error.code})", file=sys.stderr)
         return REFUSED if isinstance(error, Invalid) else FAILED
-    except PySparkException as error:
-        print(f"error: Spark refused: {str(error).splitlines()[0]}", file=sys.stderr)
+    except (PySparkException, Py4JError) as error:
+        # A task that fails while rows are fetched one by one comes as the bridge's own error.
+        damage = lakes.damage(str(error))
+        said = f"{damage.detail} ({damage.code})" if damage else f"Spark refused: {str(error).splitlines()[0]}"
+        print(f"error: {said}", file=sys.stderr)
         return FAILED
     return 0
 

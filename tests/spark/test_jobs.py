@@ -93,6 +93,20 @@ def test_damage_is_named_with_its_rows(spark: SparkSession, tmp_path: Path) -> N
         lakes.readings(spark, lake.root)
 
 
+@pytest.mark.parametrize("form", [["--json"], [], ["--out", "table"]])
+def test_a_job_names_the_file_it_cannot_read(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    lake = sealed(tmp_path, [hot_row(1, 1.0), hot_row(2, 2.0)])
+    part = lake.snapshot().parts[0]
+    (lake.root / part.path).write_bytes(b"PAR1")
+    form = [str(tmp_path / one) if one == "table" else one for one in form]
+
+    assert rollup.main(["--lake", str(lake.root), *form]) == 1
+
+    assert f"error: {part.path}, rows 1 to 2, cannot be read" in capsys.readouterr().err
+
+
 def test_the_rollup_job_prints_what_plain_python_computes(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
