@@ -80,6 +80,8 @@ class Refusal extends Error {
   }
 }
 
+const CONFIRMATION = "x-confirmation";
+
 async function api(method, target, body, headers = {}) {
   const options = { method, headers: { accept: "application/json", ...headers }, credentials: "same-origin" };
   if (body !== undefined) {
@@ -94,8 +96,12 @@ async function api(method, target, body, headers = {}) {
   } catch {
     content = null;
   }
-  if (!reply.ok) throw new Refusal(reply.status, content ?? {});
-  return content;
+  if (reply.ok) return content;
+  const token = content?.confirmation;
+  if (reply.status === 428 && token && !headers[CONFIRMATION] && confirm("This has to be confirmed. Do it?")) {
+    return api(method, target, body, { ...headers, [CONFIRMATION]: token });
+  }
+  throw new Refusal(reply.status, content ?? {});
 }
 
 async function refresh() {

@@ -66,6 +66,35 @@ async def test_page_shows_live_values_and_invokes_an_action(tmp_path: Path) -> N
         assert page.complaints == []
 
 
+async def test_page_asks_before_it_does_what_has_to_be_confirmed(tmp_path: Path) -> None:
+    rule = {"id": "ask", "effect": "allow", "obligations": ["confirm"], "target": {"operation": "invoke_action"}}
+    sure = {"id": "sure", "policies": [{"id": "all", "rules": [rule]}]}
+    async with (
+        lamp_house(tmp_path / "home") as lamps,
+        lamps.client("lights") as lights,
+        lamps.client("admin1") as admin,
+        browser(tmp_path / "profile") as page,
+    ):
+        await admin.post("/rpc/dtw:authz:admin/putPolicySet", json={"policySet": sure})
+        await _log_in(page, lamps)
+        await page.evaluate("location.hash = encodeURIComponent('dtw:lights:lamp')")
+        await page.until("document.querySelector('.property .value')")
+        await lights.post("/agent/things/lamp/properties", json={"level": 33})
+        await page.until("document.querySelector('.property .value').textContent === '33'")
+        for answer, outcome in (("false", ".chip.bad"), ("true", ".outcome .chip:not(.bad)")):
+            await page.evaluate(
+                f"(() => {{ window.confirm = (text) => {{ window.asked = text; return {answer}; }};"
+                "const form = document.querySelector('.action form');"
+                "form.querySelector('input').value = '5'; form.requestSubmit(); })()"
+            )
+            await page.until(f"document.querySelector('{outcome}')")
+
+        assert await page.evaluate("window.asked") == "This has to be confirmed. Do it?"
+        async with lamps.client("manager1") as manager:
+            (request,) = (await manager.get("/requests")).json()["items"]
+        assert (request["name"], request["input"], request["state"]) == ("fade", {"to": 5}, "pending")
+
+
 async def test_hostile_text_of_a_thing_stays_text(tmp_path: Path) -> None:
     td = json.loads(json.dumps(LAMP).replace('"Lamp"', json.dumps(HOSTILE)))
     td |= {"description": HOSTILE, "links": [{"rel": "icon", "href": "javascript:window.stung=1"}]}
