@@ -22,6 +22,7 @@ import traceback
 
 import click
 
+from skep.cli.plain import plain
 from things import errors
 from things.errors import Invalid, SkepError
 
@@ -82,10 +83,10 @@ def told(error: BaseException) -> int:
         case click.Abort() | KeyboardInterrupt():
             return INTERRUPTED
         case SkepError():
-            click.echo(f"{error.code}: {error.detail}", err=True)
+            click.echo(plain(f"{error.code}: {error.detail}"), err=True)
             if isinstance(error, Invalid):
                 for problem in error.problems[1:20]:
-                    click.echo(f"{problem.code}: {problem.pointer or '/'}: {problem.detail}", err=True)
+                    click.echo(plain(f"{problem.code}: {problem.pointer or '/'}: {problem.detail}"), err=True)
             return exit_code(error)
         case BrokenPipeError():
             # Whoever read the output has seen enough; Python's own flush at exit must not complain again.

@@ -9,6 +9,8 @@ import click
 from pydantic import JsonValue
 from pydantic_core import to_json
 
+from skep.cli.plain import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -55,7 +57,7 @@ def cell(value: object) -> str:
 
     if value is None:
         return ""
-    return escape(value if isinstance(value, str) else to_json(value).decode())
+    return escape(plain(value if isinstance(value, str) else to_json(value).decode()))
 
 
 def items_of(document: JsonValue) -> list[Mapping[str, JsonValue]]:

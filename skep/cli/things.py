@@ -4,6 +4,7 @@ import click
 
 from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.output import print_json, print_table
+from skep.cli.plain import plain
 from skep.consumer import Consumer
 from skep.thing import Thing
 
@@ -57,7 +58,7 @@ def show(access: Access, thing: str) -> None:
     if access.json:
         print_json(one.td)
         return
-    click.echo(f"{one.title} · {one.id}")
+    click.echo(plain(f"{one.title} · {one.id}"))
     rows = []
     for name, definition in one.properties.items():
         unit = definition.get("unit") if isinstance(definition, dict) else None

@@ -5,6 +5,8 @@ import pytest
 from skep.backoff import Backoff
 from skep.cli.failures import exit_code, told
 from skep.cli.moments import moment
+from skep.cli.output import cell
+from skep.cli.plain import plain
 from skep.handling import Report
 from skep.http_client import error_named
 from skep.memory import RequestMemory
@@ -170,3 +172,9 @@ def test_every_error_class_has_an_exit_code() -> None:
 
     assert codes.pop("internal") == 1
     assert set(codes.values()) <= set(range(1, 10))
+
+
+def test_text_of_others_cannot_steer_the_terminal() -> None:
+    assert plain("Pump \x1b[2J\x07\u202eend\n") == r"Pump \x1b[2J\x07\u202eend\n"
+    assert plain("Füße · نمی\u200cخواهم · 温度") == "Füße · نمی\u200cخواهم · 温度"
+    assert cell("[red]\x9b31m") == r"\[red]\x9b31m"
