@@ -36,6 +36,10 @@ GOOD = [
     ("req/me/action/hub/lamp/on/r1", MakeRequest("me", Operation.INVOKE_ACTION, "hub", "lamp", "on", "r1")),
     ("req/me/rpc/hub/lamp/on/r%201", MakeRequest("me", Operation.CALL_RPC, "hub", "lamp", "on", "r 1")),
     ("req/me/property/hub/lamp/on/r1", MakeRequest("me", Operation.WRITE_PROPERTY, "hub", "lamp", "on", "r1")),
+    (
+        "req/me/action/hub/lamp/on/r1/t-0_k",
+        MakeRequest("me", Operation.INVOKE_ACTION, "hub", "lamp", "on", "r1", "t-0_k"),
+    ),
     ("req/me/cancel/r1", CancelRequest("me", "r1")),
     ("req/me/replay", Replay("me")),
 ]
