@@ -62,6 +62,7 @@ class LocalAuthorizer:
         self._limiter = CapacityLimiter(1)
         self._listeners: list[Callable[[], None]] = []
         self._cache: dict[tuple[str, str, str, str, Address], Decision | Open] = {}
+        self._divided: dict[str, bool] = {}
         self._rights = Rights()
         self._sets = PolicySets({})
         self._is_damaged = False
@@ -153,10 +154,7 @@ class LocalAuthorizer:
             return False
         if any(grant.names for grant in self._role_rights(principal).grants):
             return False
-        return not any(
-            (rule.kind is not None or rule.name is not None) and rule.thing.matches(thing_id)
-            for rule in self._rights.rules.values()
-        )
+        return not self._is_divided(thing_id)
 
     def has_role(self, name: str) -> bool:
         """Whether a role exists, built-in or custom."""
@@ -173,6 +171,7 @@ class LocalAuthorizer:
     def forget(self) -> None:
         """Drop remembered decisions: accounts changed."""
         self._cache.clear()
+        self._divided.clear()
         self.version += 1
 
     # ------------------------------------------------------------ what is set
@@ -310,6 +309,19 @@ class LocalAuthorizer:
         if grant is None:
             return Decision(allowed=False, rule=f"role {principal.role} does not allow {operation}")
         return Decision(allowed=True, rule=f"role {principal.role} allows {operation} on {grant.scope}")
+
+    def _is_divided(self, thing_id: str) -> bool:
+        """Whether any rule about the Thing looks at kinds or names; remembered, since rules may be many."""
+        found = self._divided.get(thing_id)
+        if found is None:
+            found = any(
+                (rule.kind is not None or rule.name is not None) and rule.thing.matches(thing_id)
+                for rule in self._rights.rules.values()
+            )
+            if len(self._divided) >= MAX_CACHED:
+                self._divided.clear()
+            self._divided[thing_id] = found
+        return found
 
     def _role_rights(self, principal: Principal) -> RoleRights:
         return BUILT_IN.get(principal.role) or self._rights.roles.get(principal.role, _NO_RIGHTS)
