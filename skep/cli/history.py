@@ -88,10 +88,11 @@ def plan(access: Access) -> None:
 
 
 @history.command()
+@click.option("--quarantine", is_flag=True, help="Set damaged parts aside, so that the others can be read again.")
 @access_options
-def verify(access: Access) -> None:
+def verify(access: Access, quarantine: bool) -> None:
     """Read every sealed part and compare it with what the manifest says."""
-    found = _call(access, "verify")
+    found = _call(access, "verify", {"quarantine": quarantine})
     _print(access, found)
     if isinstance(found, dict) and (found.get("intact") is False or found.get("problems")):
         raise Unsuccessful

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,24 @@ def test_invoking_what_is_not_there_or_not_json_is_refused(skep: Skep, served: S
     assert skep("requests", "show", "01a1fe15-f6b2-7000-8000-5cc1be1fed7e", *home).code == 4
 
 
+@pytest.mark.parametrize(("most", "drawn"), [(4, 4), (3, 2)])
+def test_a_history_is_drawn_whole_however_long(
+    skep: Skep, served: Served, hall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, drawn: int
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs the plot extra")
+    monkeypatch.setattr(import_module("skep.cli.plot"), "POINTS", most)
+    picture = tmp_path / "hall.svg"
+    since = ("--since", "2025-01-01T00:00:00Z")
+
+    # Four values of twenty minutes: one by one, or as the means of quarters of an hour.
+    said = skep("plot", hall, "temperature", *since, "--out", str(picture), "--json", "--home", str(served.home))
+
+    assert said.json() == {"file": str(picture), "points": drawn}
+    assert "<svg" in picture.read_text()
+    none = skep("plot", hall, "missing", "--out", str(picture), "--home", str(served.home))
+    assert (none.code, "no stored numbers" in none.err) == (4, True)
+
+
 def test_history_is_exported_sealed_planned_and_verified(skep: Skep, served: Served, hall: str, tmp_path: Path) -> None:
     home = ("--home", str(served.home))
     path = tmp_path / "out.csv"
@@ -183,6 +202,14 @@ def test_history_is_exported_sealed_planned_and_verified(skep: Skep, served: Ser
     assert path.read_text().splitlines()[1] == "2026-01-01T00:00:00Z,dtw:replay:hall,property,temperature,19.5"
     assert skep("history", "seal", "--json", *home).json()["rows"] >= 8
     assert skep("history", "plan", "--json", *home).json()["rows"] >= 8
+    assert skep("history", "verify", "--json", *home).json()["problems"] == []
+    part = next((served.home / "lake" / "readings").rglob("*.parquet"))
+    whole = part.read_bytes()
+    part.write_bytes(whole[:50])
+    damaged = skep("history", "verify", "--json", *home)
+    aside = skep("history", "verify", "--quarantine", "--json", *home)
+    assert (damaged.code, aside.code) == (1, 1)
+    assert (json.loads(damaged.out)["quarantined"], json.loads(aside.out)["quarantined"]) == (0, 1)
     assert skep("history", "verify", "--json", *home).json()["problems"] == []
 
 
