@@ -6,10 +6,11 @@ can be guessed from what is found.
 """
 
 import asyncio
+import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from things.addresses import Address, Kind
 from things.filters import And, Comparison, Field, Filter, Not, Operator, Or, Subject, holds, matches
@@ -33,6 +34,15 @@ class Seen(Protocol):
     @property
     def since(self) -> int: ...
 
+
+_NUMBERS = frozenset({int, float})
+_ORDERS: Mapping[Operator, Callable[[Any, Any], bool]] = {
+    Operator.IS: operator.eq,
+    Operator.BELOW: operator.lt,
+    Operator.AT_MOST: operator.le,
+    Operator.ABOVE: operator.gt,
+    Operator.AT_LEAST: operator.ge,
+}
 
 PresenceOf = Callable[[str], Seen | None]
 """Presence of an agent; None if it has never been here."""
@@ -99,24 +109,24 @@ class Search:
                 assert_never(filter_)
 
     def _indexed(self, comparison: Comparison) -> Collection[str] | None:
-        wanted, operator = comparison.value, comparison.operator
-        if wanted is None or operator is Operator.IS_NOT:
+        wanted, sign = comparison.value, comparison.operator
+        if wanted is None or sign is Operator.IS_NOT:
             return None  # true of what has no value at all
         match comparison.field.subject:
             case Subject.AGENT | Subject.ONLINE | Subject.LAST_SEEN:
                 return self._of_agents(comparison)
             case Subject.PROPERTY:
                 return self._of_values(comparison)
-            case Subject.TYPE if isinstance(wanted, str) and operator is Operator.IS:
+            case Subject.TYPE if isinstance(wanted, str) and sign is Operator.IS:
                 return self._types.get(wanted, {})
-            case Subject.TYPE if isinstance(wanted, str) and operator is Operator.CONTAINS:
+            case Subject.TYPE if isinstance(wanted, str) and sign is Operator.CONTAINS:
                 part = wanted.casefold()
                 return set(chain.from_iterable(held for type_, held in self._types.items() if part in type_.casefold()))
-            case Subject.TITLE if isinstance(wanted, str) and operator is Operator.IS:
+            case Subject.TITLE if isinstance(wanted, str) and sign is Operator.IS:
                 return self._titles.get(wanted, {})
-            case Subject.TITLE if isinstance(wanted, str) and operator is Operator.CONTAINS:
+            case Subject.TITLE if isinstance(wanted, str) and sign is Operator.CONTAINS:
                 return list(self._read_titles().containing(wanted))
-            case Subject.ID if isinstance(wanted, str) and operator is Operator.IS:
+            case Subject.ID if isinstance(wanted, str) and sign is Operator.IS:
                 return (wanted,)
             case _:
                 return None
@@ -134,12 +144,12 @@ class Search:
 
     def _of_values(self, comparison: Comparison) -> Collection[str]:
         """Things by the latest value of a property, whether the caller may read it or not."""
-        name, latest = comparison.field.name, self._values.get
-        return [
-            thing_id
-            for thing_id in self._values.having(name)
-            if (value := latest(thing_id, Kind.PROPERTY, name)) is not None and holds(comparison, value.value)
-        ]
+        found = self._values.of_property(comparison.field.name)
+        wanted, order = comparison.value, _ORDERS.get(comparison.operator)
+        if isinstance(wanted, int | float) and not isinstance(wanted, bool) and order is not None:
+            # Of thousands of numbers, each is one comparison.
+            return [thing_id for thing_id, value in found if value.__class__ in _NUMBERS and order(value, wanted)]
+        return [thing_id for thing_id, value in found if holds(comparison, value)]
 
     def _read_titles(self) -> Titles:
         if self._all_titles is None:

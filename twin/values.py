@@ -6,13 +6,14 @@ checkpoint is read and history after that row is replayed, so nothing that was a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json
 from sqlalchemy import Connection, delete, select
 
 from things.addresses import Kind
+from things.messages import JSONValue
 from things.records import HistoryQuery, Row, Value
 from twin.database import Database
 from twin.statements import upsert
@@ -33,7 +34,8 @@ class LatestValues:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._things: dict[str, dict[_Series, Value]] = {}
-        self._having: dict[str, dict[str, None]] = {}
+        self._having: dict[str, dict[str, dict[_Series, Value]]] = {}
+        """By the name of a property, the Things that have a value of it, with all their values."""
         self._changed: set[tuple[str, Kind, str]] = set()
         self._dropped: set[str] = set()
         self._checkpointed = 0
@@ -53,10 +55,9 @@ class LatestValues:
         rows, mark = await database.read(_checkpoint)
         values._checkpointed = mark
         for thing_id, kind, name, value, created, received, row_id, quality in rows:
+            series = values._things.setdefault(thing_id, {})
+            series[Kind(kind), name] = _value(value.encode(), created, received, row_id, quality)
             values._note(thing_id, Kind(kind), name)
-            values._things.setdefault(thing_id, {})[Kind(kind), name] = _value(
-                value.encode(), created, received, row_id, quality
-            )
         after = mark
         while True:
             page = await replay(HistoryQuery(after_row=after, limit=REPLAY_ROWS))
@@ -85,9 +86,10 @@ class LatestValues:
         """All latest values of a Thing, as they are now."""
         return dict(self._things.get(thing_id, ()))
 
-    def having(self, name: str) -> Collection[str]:
-        """The Things that have a value of a property of this name."""
-        return self._having.get(name, {}).keys()
+    def of_property(self, name: str) -> Iterator[tuple[str, JSONValue]]:
+        """The Things that have a value of a property of this name, and the value."""
+        key = (Kind.PROPERTY, name)
+        return ((thing_id, series[key].value) for thing_id, series in self._having.get(name, {}).items())
 
     def put(self, thing_id: str, kind: Kind, name: str, value: Value) -> bool:
         """Take a value; False if a later one (by created, then row id) is already there."""
@@ -113,7 +115,7 @@ class LatestValues:
 
     def _note(self, thing_id: str, kind: Kind, name: str) -> None:
         if kind is Kind.PROPERTY:
-            self._having.setdefault(name, {})[thing_id] = None
+            self._having.setdefault(name, {})[thing_id] = self._things[thing_id]
 
     def _forget(self, name: str, thing_id: str) -> None:
         having = self._having[name]
