@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from skep.cli import main
@@ -174,6 +175,31 @@ def test_invoking_what_is_not_there_or_not_json_is_refused(skep: Skep, served: S
     assert (broken.code, broken.err.partition(":")[0]) == (7, "malformed")
     assert skep("requests", "ls", "--json", *home).json() == []
     assert skep("requests", "show", "01a1fe15-f6b2-7000-8000-5cc1be1fed7e", *home).code == 4
+
+
+def test_request_for_an_absent_agent_is_listed_shown_and_taken_back_once(skep: Skep, served: Served) -> None:
+    home = ("--home", str(served.home))
+    token = skep("client", "add", "valves", "--type", "agent", "--json", *home).json()["token"]
+    td = {"@context": "https://www.w3.org/2022/wot/td/v1.1", "title": "Valve", "actions": {"turn": {}}}
+    url = f"{served.ready['http']}/agent/things/v1"
+    httpx2.put(url, json=td, headers={"authorization": f"Bearer {token}"}, trust_env=False).raise_for_status()
+
+    asked = skep("invoke", "dtw:valves:v1", "turn", "90", "--json", *home).json()
+    request_id = asked["requestID"]
+    (listed,) = skep("requests", "ls", "--thing", "dtw:valves:v1", "--state", "pending", "--json", *home).json()
+    shown = skep("requests", "show", request_id, "--json", *home).json()
+    table = skep("requests", "show", request_id, *home).out
+    taken_back = skep("requests", "cancel", request_id, *home)
+    again = skep("requests", "cancel", request_id, *home)
+
+    assert (asked["state"], listed["requestID"], listed["input"]) == ("pending", request_id, 90)
+    assert [step["state"] for step in shown["transitions"]] == ["pending"]
+    assert request_id in table
+    assert taken_back.out.startswith("cancelled")
+    assert (again.code, again.err.partition(":")[0]) == (5, "conflict")
+    assert skep("requests", "ls", "--thing", "dtw:valves:v1", "--state", "pending", "--json", *home).json() == []
+    late = skep("invoke", "dtw:valves:v1", "turn", "--expires", "0", *home)
+    assert (late.code, late.err.partition(":")[0]) == (6, "not-connected")
 
 
 @pytest.mark.parametrize(("most", "drawn"), [(4, 4), (3, 2)])
