@@ -222,11 +222,15 @@ class _Trim:
         for forms in told:
             for form in forms.get(key, ()):
                 given = form.get("op")
-                ops = given if isinstance(given, list) else [given]
-                kept = [op for op in ops if op in permitted]
-                if kept:
-                    result.append(form if kept == given else {**form, "op": kept})
-                    self._note(form)
+                if given and isinstance(given, list) and permitted.issuperset(given):
+                    result.append(form)
+                else:
+                    ops = given if isinstance(given, list) else [given]
+                    kept = [op for op in ops if op in permitted]
+                    if not kept:
+                        continue
+                    result.append({**form, "op": kept})
+                self._note(form)
         return result
 
     def _note(self, form: Mapping[str, JSONValue]) -> None:
@@ -234,14 +238,17 @@ class _Trim:
         if isinstance(href, str) and "{" in href:
             for names in _VARIABLES.findall(href):
                 self.variables |= {name: {"type": "string"} for name in names.split(",") if name}
-        for member in form:
-            if ":" in member:
-                self.prefixes.add(member.partition(":")[0])
+        self.prefixes |= _prefixes(tuple(form))
 
 
 @lru_cache(maxsize=256)
 def _permitted(rights: frozenset[Operation]) -> frozenset[str]:
     return frozenset(op for op, operation in _OPERATIONS.items() if operation in rights)
+
+
+@lru_cache(maxsize=256)
+def _prefixes(members: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(member.partition(":")[0] for member in members if ":" in member)
 
 
 def _mark(affordance: dict[str, Any], rights: set[Operation]) -> None:
