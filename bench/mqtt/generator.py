@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("load.c")
+TOPIC = "bench/t"
+"""What its topics begin with, if it is not told otherwise; a number follows."""
 
 
 def compiled() -> Path:

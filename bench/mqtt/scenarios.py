@@ -6,7 +6,7 @@ BETTER_MORE = "more"
 BETTER_LESS = "less"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
     """One load of the generator and the figure of it that is compared."""
 
@@ -19,6 +19,15 @@ class Scenario:
     """Connections that stay open meanwhile, each with a subscription that nothing matches."""
     target: float | None = None
     """Ratio native/mosquitto that is asked for: at least if more is better, at most if less is."""
+    bound: float | None = None
+    """The figure itself that is asked for."""
+
+    @property
+    def asked(self) -> str:
+        """What is asked for, in words."""
+        sign = ">=" if self.better == BETTER_MORE else "<="
+        words = [f"{self.target}x"] if self.target is not None else []
+        return " ".join(f"{sign} {each}" for each in [*words, *([f"{self.bound:,.0f}"] if self.bound else [])])
 
 
 SCENARIOS = (
@@ -42,8 +51,10 @@ SCENARIOS = (
              options={"n": 1, "qos": 1, "window": 1}, better=BETTER_LESS, unrelated=5),
     Scenario(name="ping-pong QoS 1 among 5,000 others", mode="pairs", figure="p50_ms",
              options={"n": 1, "qos": 1, "window": 1}, better=BETTER_LESS, unrelated=5_000),
-    Scenario(name="1,000 connections", mode="storm", figure="connects_per_s", options={"n": 1_000}),
+    Scenario(name="1,000 connections", mode="storm", figure="connects_per_s", options={"n": 1_000}, bound=2_000),
+    Scenario(name="5,000 connections", mode="storm", figure="connects_per_s", options={"n": 5_000}, bound=2_000),
 )  # fmt: skip
 
-IDLE_CONNECTIONS = 2_000
-"""Connections held open, each with one subscription, to see what one costs in memory."""
+IDLE = Scenario(name="KiB of an idle connection", mode="idle", figure="kib", better=BETTER_LESS, bound=4)
+SLOW = Scenario(name="MiB of a slow consumer", mode="slow", figure="mib", better=BETTER_LESS, bound=8)
+OTHERS = Scenario(name="p99 ms beside slow consumers", mode="slow", figure="p99_ms", better=BETTER_LESS, bound=50)

@@ -96,6 +96,12 @@ class Server:
         """Resident memory of the process in bytes."""
         return int(self.process.memory_info().rss)
 
+    @property
+    def processor_s(self) -> float:
+        """Processor time the process has taken."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
 
 def available() -> Sequence[str]:
     """The servers this machine can run."""
