@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 from runtime.calls import Call, Calls
 from runtime.config import Config
 from runtime.confirmations import Confirmations
-from runtime.deliveries import Deliveries, Order
+from runtime.deliveries import Deliveries
 from runtime.expiry import Expiry
 from runtime.handlers.descriptions import Descriptions
 from runtime.handlers.requests import RequestLimits, Requests, Waiting
@@ -21,6 +21,7 @@ from runtime.handlers.rpc import RPC
 from runtime.handlers.telemetry import Assess, Telemetry
 from runtime.metrics import Metrics
 from runtime.middleware import Authorize, Validate, rated, traced
+from runtime.offers import Order
 from runtime.ports import (
     Authenticator,
     Authorizer,

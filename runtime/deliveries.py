@@ -10,89 +10,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from runtime.metrics import Metrics
-from runtime.ports import Ledger, LedgerRow, Request, Session
+from runtime.offers import Agent, Lane, Offer, Order, cancel_of, request_of
+from runtime.ports import Ledger, LedgerRow, Session
 from runtime.sessions import LiveSessions
-from things.addresses import TwinID
 from things.delivery import Reason, State
 from things.errors import IllegalStatus, SkepError, UnknownRequest
-from things.jsontext import encode
-from things.messages import JSONValue, Operation
+from things.messages import JSONValue
 
 log = logging.getLogger(__name__)
 
 _PAGE = 200
 _LANE_PAGE = 4
 """Mostly the next one is wanted, and whether there are more."""
-
-
-class Order(StrEnum):
-    """When the next request for a Thing may go out."""
-
-    BURST = "burst"
-    """At once."""
-    UNTIL_ACK = "until-ack"
-    """When the agent has the one before."""
-    UNTIL_RESPONSE = "until-response"
-    """When the one before is final."""
-
-
-@dataclass(slots=True, eq=False)
-class Offer:
-    """A request a session has been handed. `delivered` turns true at the agent's acknowledgement."""
-
-    request_id: str
-    thing_id: str
-    session: Session
-    delivered: bool = False
-
-
-@dataclass(slots=True)
-class Lane:
-    """One Thing of a connected agent whose policy is not burst."""
-
-    busy: str | None = None
-    """The request that holds the lane."""
-    behind: bool = False
-    """The ledger has further requests of this Thing that were held back."""
-
-
-@dataclass(slots=True, eq=False)
-class Agent:
-    """What is known of a reachable agent."""
-
-    session: Session | None = None
-    """Takes requests for all its Things but those that others speak for."""
-    speakers: dict[str, dict[Session, None]] = field(default_factory=dict)
-    """Sessions that speak for single Things, the newest last; they always have room."""
-    offers: dict[str, Offer] = field(default_factory=dict)
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    cursor: int = 0
-    """Ledger number up to which the pump has looked. Not a request id: ids made after a clock was set back are lower
-    than those in the queue."""
-    pumping: bool = False
-    more: bool = False
-    """Newer rows came while the pump ran: go on where it is."""
-    again: bool = False
-    """Start over when the running round ends: older rows came back."""
-    full: bool = False
-    """The session refused one; wait for it to drain."""
-    reads: int = 0
-    """Readings of its queue under way."""
-    ended: set[str] = field(default_factory=set)
-    """Requests that ended while its queue was being read, and which a page may still show as waiting."""
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether a new request may be offered without asking the ledger for older ones."""
-        return not self.pumping and not self.full
-
-    def taker(self, thing_id: str) -> Session | None:
-        """The session that requests for a Thing go to now."""
-        speakers = self.speakers.get(thing_id)
-        return next(reversed(speakers)) if speakers else self.session
 
 
 @dataclass(slots=True)
@@ -139,7 +70,7 @@ class Deliveries:
             offer for offer in agent.offers.values() if offer.session is session and thing_id in (None, offer.thing_id)
         ]
         for offer in lost:
-            self._take_back(agent, offer)
+            agent.take_back(offer)
         for one in tuple(agent.speakers) if thing_id is None else (thing_id,):
             speakers = agent.speakers.get(one, {})
             speakers.pop(session, None)
@@ -201,7 +132,7 @@ class Deliveries:
         agent.offers[row.request_id] = offer
         if lane is not None:
             lane.busy = row.request_id
-        if session.request(_request(row), lambda: self._acknowledged(offer)):
+        if session.request(request_of(row), lambda: self._acknowledged(offer)):
             return True
         del agent.offers[row.request_id]
         if lane is not None:
@@ -372,16 +303,10 @@ class Deliveries:
             self._free(account, agent, row)
         elif agent is not None and row.state is State.PENDING:
             if row.request_id in agent.offers:
-                self._take_back(agent, agent.offers[row.request_id])
+                agent.take_back(agent.offers[row.request_id])
         elif agent is not None:
             self._held(account, agent, row)
         self.settled(row)
-
-    def _take_back(self, agent: Agent, offer: Offer) -> None:
-        del agent.offers[offer.request_id]
-        lane = agent.lanes.get(offer.thing_id)
-        if lane is not None and lane.busy == offer.request_id:
-            lane.busy = None
 
     def _held(self, account: str, agent: Agent, row: LedgerRow) -> None:
         """The agent has it: by its acknowledgement, or by a word, which may come before it was offered again."""
@@ -417,35 +342,7 @@ class Deliveries:
         offer = agent.offers.get(row.request_id) if agent else None
         if offer is None:
             return False
-        return offer.session.request(_cancel(row), _nothing)
-
-
-def _request(row: LedgerRow) -> Request:
-    return Request(
-        request_id=row.request_id,
-        operation=row.operation,
-        thing_id=row.thing_id,
-        thing=TwinID.parse(row.thing_id).thing,
-        name=row.name,
-        caller=row.caller,
-        input=row.input,
-        payload=encode(row.input) if row.has_input else b"",
-        created=row.created,
-        expires=row.expires,
-        seq=row.seq,
-    )
-
-
-def _cancel(row: LedgerRow) -> Request:
-    return Request(
-        request_id=row.request_id,
-        operation=Operation.CANCEL,
-        thing_id=row.thing_id,
-        thing=TwinID.parse(row.thing_id).thing,
-        name=row.name,
-        caller=row.caller,
-        seq=row.seq,
-    )
+        return offer.session.request(cancel_of(row), _nothing)
 
 
 def _nothing() -> None:
