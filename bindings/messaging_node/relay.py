@@ -121,16 +121,17 @@ class Relay:
         session = self._runtimes.get(message.origin.session_id)
         if session is None:
             raise NotFound("the session has ended")
-        if envelope.is_response:
-            self._check_sender(envelope, session)
-            await self._respond(envelope, session)
-            return _DONE
-        connector = self._connector(envelope.to)
+        self._check_sender(envelope, session)
+        connector = None if envelope.is_response else self._connector(envelope.to)
         if connector is not None:
             await self._ask(connector, envelope, session)
             return _DONE
-        self._check_sender(envelope, session)
-        await self._forward(envelope, session)
+        if self._settings.compatible and not envelope.sender.startswith(session.runtime_url):
+            self._routes.learn(envelope.sender, session)
+        if envelope.is_response:
+            await self._respond(envelope, session)
+        else:
+            await self._forward(envelope, session)
         return _DONE
 
     def _connector(self, to: str) -> Connector | None:
@@ -198,8 +199,6 @@ class Relay:
         if scheme_of(sender) in RESERVED:
             raise Forbidden(f"{sender[:80]!r} is the node's own")
         if self._settings.compatible:
-            if not sender.startswith(session.runtime_url):
-                self._routes.learn(sender, session)
             return
         if not self._routes.belongs(sender, session):
             raise Forbidden(f"{sender[:80]!r} is not this session's to speak as")

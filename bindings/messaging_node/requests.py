@@ -27,7 +27,9 @@ class HypertyRequests:
     # ------------------------------------------------------------ who speaks for what
 
     def speak(self, session: NodeSession, twin: str, url: str) -> None:
-        """Requests for this Thing go to this session now."""
+        """Requests for this Thing go to this session now; to one of a single exchange nobody could send any."""
+        if not session.is_kept:
+            return
         session.speaks_for[twin] = url
         if session.is_live:
             self._sink().sessions.take_requests(session, twin)

@@ -97,7 +97,8 @@ class RestEndpoint:
         session.wires.append(inlet)
         try:
             # Begins before the node's own wait for the response and ends before it: by HTTP that is 504.
-            async with asyncio.timeout(self._node.settings.response_s):
+            wait_s = self._node.settings.response_s
+            async with asyncio.timeout(wait_s) as deadline:
                 await self._node.relay.take(envelope, session)
                 if envelope.type == "update" and not session.waiting and not session.asked:
                     return 202, {"code": 202}
@@ -106,8 +107,12 @@ class RestEndpoint:
                         inlet.woken.clear()
                         await inlet.woken.wait()
                     answer = read(decode(text, max_bytes=len(text)))
-                    if answer.is_response and answer.id == envelope.id and answer.body.get("code") != 100:
+                    if not answer.is_response or answer.id != envelope.id:
+                        continue
+                    if answer.body.get("code") != 100:
                         break
+                    if not deadline.expired():
+                        deadline.reschedule(asyncio.get_running_loop().time() + wait_s)
         except TimeoutError as error:
             raise TimedOut("Response timeout!") from error
         body = dict(answer.body)

@@ -196,25 +196,32 @@ class Runtime:
         wait_s: float = RESPONSE_S,
         progress: Callable[[JSONValue], None] | None = None,
     ) -> dict[str, JSONValue]:
-        """Send a request and return its response's body. Raises what a refusal means, TimedOut when none came."""
-        answer: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+        """Send a request and return its response's body. A provisional one begins the wait anew. Raises what a refusal
+        means, TimedOut when none came."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Envelope] = loop.create_future()
+        deadline = asyncio.timeout(wait_s)
 
         def answered(envelope: Envelope) -> None:
             if envelope.body.get("code") == 100:
+                if not deadline.expired():
+                    deadline.reschedule(loop.time() + wait_s)
                 if progress is not None:
                     progress(envelope.body.get("value"))
             elif not answer.done():
                 answer.set_result(envelope)
 
         document: Document = {"type": type_, "from": sender or self.url, "to": to, "body": body or {}}
-        sent = self.sandbox.post(document, answered)
+        sent: Envelope | None = None
         try:
-            async with asyncio.timeout(wait_s):
+            async with deadline:
+                sent = self.sandbox.post(document, answered)
                 got = dict((await answer).body)
         except TimeoutError as error:
             raise TimedOut("Response timeout!") from error
         finally:
-            self.sandbox.responses.wait(sent.sender, sent.id, answered)()
+            if sent is not None:
+                self.sandbox.responses.wait(sent.sender, sent.id, answered)()
         code = got.get("code")
         if isinstance(code, int) and code >= 400:
             refused = _ERRORS.get(code, SkepError)(str(got.get("description") or got.get("desc") or code))

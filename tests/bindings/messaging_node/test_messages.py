@@ -121,6 +121,8 @@ async def test_nobody_speaks_as_somebody_else(house: Skep) -> None:
         await c.ask("subscribe", SM, {"resources": [changes]})
 
         assert await b.code("ping", mine, **{"from": mine}) == 403
+        for to in (ALLOCATION, SM, "domain://registry.localhost", "thing://localhost/a/b"):
+            assert await b.code("read", to, {"resource": "x"}, **{"from": mine}) == 403
         assert await b.code("update", changes, {"value": 1}, **{"from": mine}) == 403
         assert await b.code("update", changes, {"value": 1}) == 403
         assert await b.code("subscribe", SM, {"resources": [mine]}) == 403

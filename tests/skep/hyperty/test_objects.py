@@ -1,5 +1,6 @@
 """Reporters and observers on a real node, through the SDK."""
 
+import asyncio
 from pathlib import Path
 
 import anyio
@@ -158,6 +159,21 @@ async def test_provisional_answers_come_before_the_final_one(house: Skep) -> Non
 
         assert await alice.execute(worker, "work", progress=heard.append) == "done"
         assert heard == ["working"]
+
+
+async def test_provisional_answers_begin_the_wait_anew(house: Skep) -> None:
+    async with Runtime(house.http) as alice, Runtime(house.http) as bob:
+
+        def work(envelope: Envelope) -> None:
+            # Longer than a silence may be, and never silent that long.
+            loop = asyncio.get_running_loop()
+            for step in range(1, 5):
+                loop.call_later(0.2 * step, bob.respond, envelope, {"code": 100})
+            loop.call_later(1.0, bob.respond, envelope, {"code": 200, "value": "done"})
+
+        worker = await bob.hyperty(work)
+
+        assert (await alice.ask(worker, "execute", wait_s=0.5))["value"] == "done"
 
 
 async def test_closed_node_refuses_runtimes_without_an_account_and_takes_tokens(tmp_path: Path) -> None:
