@@ -18,7 +18,7 @@ import pyarrow.dataset as pads
 from things.declared import UNKNOWN
 from things.errors import StorageDamaged
 from things.lake import READINGS, READINGS_COLUMNS, Part, Snapshot, day_of
-from twin.lake.gathering import Gathering
+from twin.lake.gathering import Gathering, uncollected
 from twin.lake.manifest import Manifest
 from twin.lake.pages import COLUMNS, at, beyond, first_rows, json_text, one_of, rows_of
 from twin.lake.rows import HotRows, Wanted
@@ -293,8 +293,9 @@ def _hot_table(hot: HotRows, sealed: int, selection: Selection, schema: pa.Schem
     last = hot.last() if selection.before_row is None else min(hot.last(), selection.before_row - 1)
     gathered = Gathering(lambda *_: UNKNOWN, "")
     wanted = Wanted(selection.things, selection.names, selection.kind, selection.start, selection.end)
-    for batch in hot.columns(first, last, HOT_BATCH, wanted):
-        gathered.add(batch)
+    with uncollected():
+        for batch in hot.columns(first, last, HOT_BATCH, wanted):
+            gathered.add(batch)
     return pa.concat_tables([schema.empty_table(), *(day.table.cast(schema) for day in gathered.days())])
 
 

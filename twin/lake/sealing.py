@@ -4,7 +4,6 @@ A range goes through four steps: files under hidden names, synced, renamed, and 
 commit, nothing happened and the same rows are sealed again; killed after it, they are sealed.
 """
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from things.lake import PRESENCE, READINGS, REQUESTS, THINGS, Commit, Part, Snapshot, agent_of
 from twin.lake.declared import SeriesTypes
-from twin.lake.gathering import Gathering
+from twin.lake.gathering import Gathering, uncollected
 from twin.lake.manifest import Manifest
 from twin.lake.rows import HotRows
 from twin.lake.tables import table_of, write_parquet
@@ -55,14 +54,8 @@ class Sealer:
     def seal(self, hot: HotRows, beside: Sequence[Beside] = (), *, up_to: int | None = None) -> Sealed:
         """Seal everything above the sealed mark, `up_to` a row id (inclusive). Idempotent: nothing new, nothing done.
         Raises Conflict if another writer seals the same gateway."""
-        # Tens of thousands of tuples live for a moment; looking for cycles among them costs a third of the time.
-        was_collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with uncollected():
             return self._seal(hot, beside, up_to)
-        finally:
-            if was_collecting:
-                gc.enable()
 
     def _seal(self, hot: HotRows, beside: Sequence[Beside], up_to: int | None) -> Sealed:
         base = self.manifest.snapshot()
