@@ -29,6 +29,7 @@ from bindings.messaging_node.websocket import WebSocketEndpoint
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.marks import InboxMarks
 from bindings.mqtt.server import NativeEngine
+from bindings.websocket.asyncapi import described as web_things_described
 from bindings.websocket.binding import PATH as WEB_THING_PATH
 from bindings.websocket.binding import WebSocketBinding
 from runtime.config import Config, parse_listener
@@ -165,7 +166,7 @@ class Assembly:
             health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
             documents={
                 "/vocabulary/skep.jsonld": CONTEXT,
-                "/asyncapi.json": asyncapi.described(),
+                "/asyncapi.json": _laid_together(asyncapi.described(), web_things_described(WEB_THING_PATH)),
                 "/openapi.json": openapi.described(),
             },
         )
@@ -346,6 +347,12 @@ class Assembly:
         if self._rooms.authenticator.audit.failed:
             found["audit"] = "the audit log cannot be written"
         return found
+
+
+def _laid_together(*descriptions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Channels and operations of several bindings."""
+    parts = ("channels", "operations")
+    return {part: {name: one for found in descriptions for name, one in found[part].items()} for part in parts}
 
 
 def _own_certificate(config: Config) -> ServerFiles | None:

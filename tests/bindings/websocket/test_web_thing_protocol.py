@@ -11,11 +11,13 @@ from typing import Any
 
 import anyio
 import httpx2
+import jsonschema_rs
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
+from bindings.websocket.messages import read
 from tests.bindings.websocket.clients import PROTOCOL, WebThingClient, address, web_thing_client
 from tests.support import PUMP, Skep, skep
 from things.identity import AccountType
@@ -632,3 +634,20 @@ async def test_an_inbox_replays_what_was_missed_once_and_in_order(runtime: Skep,
     assert [status["callerRef"] for status in missed[len(before) - 1 :]] == ["gone"] * 3
     assert [status["seq"] for status in missed] == sorted({status["seq"] for status in missed})
     assert refused == ["invalid"] * 3
+
+
+async def test_channel_and_messages_are_described_with_examples(runtime: Skep) -> None:
+    async with httpx2.AsyncClient(base_url=runtime.http) as http:
+        streams = (await http.get("/asyncapi.json")).json()
+
+    channel = streams["channels"]["webThings"]
+    assert channel["address"] == "/wot/ws"
+    assert {"node", "stream", "inbox"} < set(streams["channels"])
+    for message in channel["messages"].values():
+        check = jsonschema_rs.validator_for(message["payload"])
+        for example in message["examples"]:
+            check.validate(example["payload"])
+            read(json.dumps(example["payload"]), max_bytes=1_000)
+    for name in ("send-webThings", "receive-webThings"):
+        references = [one["$ref"].rpartition("/")[2] for one in streams["operations"][name]["messages"]]
+        assert references == list(channel["messages"])
