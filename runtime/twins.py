@@ -129,8 +129,9 @@ class TwinViews:
 
     def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> bytes:
         """What does not change while its agent comes and goes."""
-        rights = self._rights(entry, principal)
-        key = (entry.thing_id, entry.version, tuple(entry.overlay.items()), rights, protocol)
+        rights, http_base = self._rights(entry, principal), self._http_base()
+        # The HTTP listeners come last; what is asked for before must not stay without their addresses.
+        key = (entry.thing_id, entry.version, tuple(entry.overlay.items()), rights, protocol, http_base)
         found = self._remembered.get(key)
         if found is not None:
             return found
@@ -150,7 +151,7 @@ class TwinViews:
             online=False,
             last_seen=None,
             overlay=entry.overlay,
-            http_base=self._http_base(),
+            http_base=http_base,
             profiles=_PROFILES.get(protocol or "", ()),
         )
         del document[Term.ONLINE.value]

@@ -106,3 +106,17 @@ async def test_rights_to_single_affordances_shape_the_description(runtime: Skep)
     assert set(before["properties"]) - set(after["properties"]) == {"flow"}
     assert "flow" in other["properties"]
     assert all_.document(THINGS[0], ANN) == before
+
+
+async def test_addresses_are_told_once_they_are_known(runtime: Skep) -> None:
+    rooms, bases = runtime.running.rooms, [None, "https://gateway:8443"]
+    all_ = TwinViews(rooms.twin.directory, rooms.authorizer, forms_of=dict, http_base=lambda: bases[0])
+
+    early = all_.document(THINGS[0], ANN)
+    del bases[0]
+    late = all_.document(THINGS[0], ANN)
+
+    assert early is not None
+    assert late is not None
+    assert "links" not in early
+    assert {link["href"].partition("/things")[0] for link in late["links"]} == {"https://gateway:8443"}
