@@ -52,6 +52,8 @@ class Observer:
         self.hyperty = hyperty
         self.data: dict[str, JSONValue] = {}
         self.version = 0
+        self._created: JSONValue = None
+        """When the object began; one that began again counts its versions anew."""
         self.is_deleted = False
         self.children = Children(children)
 
@@ -142,17 +144,21 @@ class Observer:
         self._took(value)
         early, self._early = self._early or (), None
         for envelope in early:
-            self._changed(envelope)
+            version = envelope.body.get("version")
+            if not isinstance(version, int) or version > self.version:
+                self._changed(envelope)
 
     def _took(self, value: dict[str, JSONValue]) -> None:
         version = value.get("version")
         number = version if isinstance(version, int) else 0
-        if number < self.version:
+        is_same = value.get("created") == self._created
+        if is_same and number < self.version:
             return  # changes that came meanwhile are newer
+        self._created = value.get("created")
         data = value.get("data")
         self.data = copy.deepcopy(data) if isinstance(data, dict) else {}
         was, self.version = self.version, number
-        if was and number != was:
+        if was and (number != was or not is_same):
             self._put(Change(attribute=None, value=copy.deepcopy(self.data)))
         children = value.get("childrens")
         if isinstance(children, dict):
@@ -173,9 +179,8 @@ class Observer:
             return
         version = envelope.body.get("version")
         if isinstance(version, int):
-            if version <= self.version:
-                return
             if version != self.version + 1:
+                # Some were missed, or the reporter began again.
                 self._read_again()
                 return
             self.version = version

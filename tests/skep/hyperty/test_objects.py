@@ -130,6 +130,27 @@ async def test_versions_heal_an_observer_that_missed_changes(house: Skep) -> Non
         assert observer.version == reporter.version
 
 
+async def test_observer_follows_an_object_whose_reporter_began_again(house: Skep) -> None:
+    url = "ctxt://localhost/room"
+    async with Runtime(house.http) as bob:
+        async with Runtime(house.http) as alice:
+            first = await alice.report("room", {"count": 0}, url=url)
+            observer = await bob.observe(url)
+            for count in range(1, 6):
+                await first.set("count", count)
+            await changes(observer, 5)
+        async with Runtime(house.http) as alice:
+            second = await alice.report("room", {"count": 100}, url=url)
+            await second.set("count", 101)
+            assert second.version < first.version
+
+            assert (await changes(observer, 1))[0].value == {"count": 101}
+            await second.set("count", 102)
+
+            assert (await changes(observer, 1))[0].value == 102
+            assert observer.version == second.version
+
+
 async def test_requests_nobody_takes_or_answers_end_as_404_and_408(house: Skep) -> None:
     async with Runtime(house.http) as alice, Runtime(house.http) as bob:
         silent = await bob.hyperty(lambda envelope: None)
@@ -168,8 +189,8 @@ async def test_provisional_answers_begin_the_wait_anew(house: Skep) -> None:
             # Longer than a silence may be, and never silent that long.
             loop = asyncio.get_running_loop()
             for step in range(1, 5):
-                loop.call_later(0.2 * step, bob.respond, envelope, {"code": 100})
-            loop.call_later(1.0, bob.respond, envelope, {"code": 200, "value": "done"})
+                loop.call_later(0.2 * step, lambda: bob.respond(envelope, {"code": 100}))
+            loop.call_later(1.0, lambda: bob.respond(envelope, {"code": 200, "value": "done"}))
 
         worker = await bob.hyperty(work)
 
