@@ -38,7 +38,7 @@ MAX_UNREAD_BYTES = 4 * FLUSH_BYTES
 """Written but not read by the client, beyond which it is not read either: deliveries wait in the outbox long before, so
 these are answers to a client that asks and never listens."""
 AUTH_METHOD = "token"
-_PUBACK = Kind.PUBACK << 4
+_CONNECT, _PUBACK = Kind.CONNECT << 4, Kind.PUBACK << 4
 
 _ADMITTING, _REAUTHENTICATING, _BEHIND, _UNREAD, _STOPPING, _CLOSED = 1, 2, 4, 8, 16, 32
 """Why nothing is parsed now; a sum of these."""
@@ -213,6 +213,9 @@ class Connection(asyncio.Protocol):
                     self._deliveries.acknowledged(4, packet_id, 0)
                 else:
                     self._on_packet(first >> 4, first & 15, data, start, end)
+            if not self._opened and self._framer.first not in (None, _CONNECT):
+                # HTTP, TLS and whatever else knocks here: their length would be waited for until the deadline.
+                raise protocol_error("a packet before CONNECT")
         except BadPacket as bad:
             self._reject(bad)
         except Exception:

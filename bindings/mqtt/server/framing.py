@@ -28,6 +28,11 @@ class Framer:
         """Bytes held."""
         return len(self._data) - self._pos + len(self._rest or b"")
 
+    @property
+    def first(self) -> int | None:
+        """The first byte held; None if there is none."""
+        return self._data[self._pos] if self._pos < len(self._data) else None
+
     def feed(self, data: bytes) -> None:
         """Append what the socket brought."""
         if self._rest:

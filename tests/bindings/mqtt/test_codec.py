@@ -102,7 +102,6 @@ BAD: list[tuple[str, int, bytes, Reason]] = [
     ("property that does not exist", 5, connect(level=5, properties=props(b"\x7f\0")), M),
     ("property of another packet", 5, connect(level=5, properties=props(ALIAS)), M),
     ("property of CONNACK", 5, connect(level=5, properties=props(b"\x12" + text("c"))), M),
-    ("subscription id of a client", 5, publish("t", level=5, properties=props(b"\x0b\1")), P),
     ("server reference of a client", 5, packet(0xE0, b"\0" + props(b"\x1c" + text("s"))), P),
     ("request problem 2", 5, connect(level=5, properties=props(b"\x17\2")), P),
     ("authentication data alone", 5, connect(level=5, properties=props(b"\x16" + text("d"))), P),

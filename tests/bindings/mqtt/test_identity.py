@@ -30,6 +30,9 @@ async def house(lamp: House) -> House:
         "inbox/viewer1/status/r1",
         "req/operator1/action/lights/lamp/blink/r1",
         "agents/mallory/../lights/event/lamp/touched",
+        "$SYS/mqtt/clients",
+        "$share/g/things/lights/lamp/event/touched",
+        "$",
     ],
 )
 async def test_a_forged_publish_reaches_nobody_and_changes_nothing(house: House, topic: str) -> None:

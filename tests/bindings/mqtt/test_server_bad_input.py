@@ -57,12 +57,15 @@ BEFORE_CONNECT = {
     "a packet over the limit": (b"\x10\xff\xff\xff\x7f", b""),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00", b""),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b""),
+    "one byte of no CONNECT": (b"\x30", b""),
+    "CONNECT with a flag and without end": (b"\x11\x7f", b""),
 }
 
 
 @pytest.mark.parametrize(("data", "answer"), BEFORE_CONNECT.values(), ids=BEFORE_CONNECT)
 async def test_a_stranger_that_does_not_connect_properly_is_closed(data: bytes, answer: bytes) -> None:
-    async with serving() as served:
+    # At once, and not because the time for CONNECT is over.
+    async with serving(Limits(connect_timeout_s=3_600)) as served:
         async with served.client() as client:
             client.send(data)
 
