@@ -22,7 +22,17 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from things.errors import Forbidden, RateLimited, SkepError, StorageFull, Unauthenticated, Unavailable
+from things.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RateLimited,
+    SkepError,
+    StorageFull,
+    Unauthenticated,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +205,8 @@ class MQTTConnection:
         self._portal.send(self._ended, reason.getName())
 
     def _on_publish(self, client: Any, data: Any, mid: int, reason: ReasonCode, properties: Any) -> None:
-        self._portal.send(self._acknowledged, mid, reason.value, reason.getName())
+        words = getattr(properties, "ReasonString", None) or reason.getName().lower()
+        self._portal.send(self._acknowledged, mid, reason.value, words)
 
     def _on_subscribe(self, client: Any, data: Any, mid: int, reasons: list[ReasonCode], properties: Any) -> None:
         self._portal.send(self._granted, mid, any(reason.is_failure for reason in reasons))
@@ -216,14 +227,14 @@ class MQTTConnection:
         else:
             self._connected.set_exception(Unauthenticated(f"the server refused the connection: {reason.lower()}"))
 
-    def _acknowledged(self, mid: int, code: int, reason: str) -> None:
+    def _acknowledged(self, mid: int, code: int, words: str) -> None:
         future = self._acks.pop(mid, None)
         if future is None or future.done():
             return
         if code < 0x80:
             future.set_result(None)
         else:
-            future.set_exception(_refusal(code, reason))
+            future.set_exception(_refusal(code, words))
 
     def _granted(self, mid: int, refused: bool) -> None:
         future = self._grants.pop(mid, None)
@@ -272,13 +283,21 @@ def _set_no_delay(client: Any, data: Any, sock: Any) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _refusal(code: int, reason: str) -> SkepError:
+def _refusal(code: int, words: str) -> SkepError:
+    """What a reason code stands for; a status that comes too late is a conflict."""
+    detail = f"the server refused it: {words}"
     match code:
+        case 0x83:
+            return Conflict(detail)
         case 0x87:
-            return Forbidden(f"the server refused it: {reason.lower()}")
-        case 0x97:
-            return StorageFull("the server has no room for data now")
+            return Forbidden(detail)
+        case 0x90:
+            return NotFound(detail)
         case 0x96:
             return RateLimited(1.0)
+        case 0x97:
+            return StorageFull("the server has no room for data now")
+        case 0x99:
+            return Invalid(detail)
         case _:
-            return SkepError(f"the server refused it: {reason.lower()}")
+            return SkepError(detail)

@@ -42,6 +42,9 @@ class Outbox(Generic[T]):
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way)
 
+    def __contains__(self, item: T) -> bool:
+        return item in self._waiting.values() or item in self._under_way.values()
+
     @property
     def waiting(self) -> int:
         return len(self._waiting)

@@ -94,8 +94,11 @@ class Outgoing:
         self.readings.put(reading)
 
     def say(self, report: Report) -> None:
-        """Say how a request stands."""
-        self._reports.put(_Said(report.request_id, encode(report.document())))
+        """Say how a request stands, unless just that is on its way: a request that comes again while its outcome is
+        being said is answered once."""
+        said = _Said(report.request_id, encode(report.document()))
+        if not report.state.is_final or said not in self._reports:
+            self._reports.put(said)
 
     def send(self, connection: MQTTConnection) -> float | None:
         """Send what may be sent now; for how many seconds nothing more may, None if that is up to the signal."""

@@ -1,7 +1,7 @@
 """Requests an agent remembers across the end of its program, and those that wait for their turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,8 @@ import anyio
 import pytest
 from pydantic import JsonValue
 
-from skep import Agent, AgentRequest
+from bindings.mqtt.seam import Outcome
+from skep import Agent, AgentRequest, Problem
 from skep.handling import Report
 from skep.memory import FileMemory
 from skep.work import MAX_RUNNING_REQUESTS
@@ -47,8 +48,8 @@ class Program:
         self.go_on = asyncio.Event()
         self._url, self._memory = url, memory
 
-    def run(self) -> Agent:
-        agent = Agent(self._url, "works", "secret", memory=self._memory)
+    def run(self, on_problem: Callable[[Problem], None] | None = None) -> Agent:
+        agent = Agent(self._url, "works", "secret", memory=self._memory, on_problem=on_problem)
         agent.expose("valve", TD)
         for name in ("turn", "close"):
             agent.action("valve", name)(self._act)
@@ -181,3 +182,36 @@ async def test_file_remembers_as_many_requests_as_it_may(tmp_path: Path) -> None
 
     assert (known, is_new) == ([True, True, True], True)
     assert outcome == Report(request_id="r4", state=State.COMPLETED, output={"a": None})
+
+
+async def test_outcome_on_its_way_is_not_said_a_second_time(url: str, gateway: Gateway) -> None:
+    program = Program(url, None)
+    program.go_on.set()
+    async with program.run():
+        await gateway.takes_requests()
+        gateway.hold = asyncio.Event()
+        gateway.send("inbox/works/action/valve/turn/r1", 5)
+        await gateway.final("r1")
+        gateway.send("inbox/works/action/valve/turn/r1", 5)
+        await gateway.until(lambda: len(gateway.acknowledged) == 2)
+        gateway.hold.set()
+
+    assert gateway.statuses("r1") == [{"state": "completed", "output": 1}]
+    assert program.effects == ["r1"]
+
+
+async def test_late_status_is_told_as_the_conflict_it_is(url: str, gateway: Gateway) -> None:
+    problems: list[Problem] = []
+    late = Outcome(reason_code=0x83, reason="request 'r1' is already failed")
+    gateway.outcome = lambda message: late if "/status/" in message.topic else Outcome()
+    program = Program(url, None)
+    program.go_on.set()
+    async with program.run(problems.append) as agent:
+        await gateway.takes_requests()
+        gateway.send("inbox/works/action/valve/turn/r1", 5)
+        await gateway.final("r1")
+        await agent.flush(10)
+
+    (problem,) = problems
+    assert (problem.subject, problem.code) == ("status/r1", "conflict")
+    assert "is already failed" in problem.detail
