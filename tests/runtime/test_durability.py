@@ -10,7 +10,7 @@ import pytest
 
 from runtime.handlers.telemetry import Telemetry
 from runtime.metrics import Metrics
-from runtime.ports import Appended, HistoryQuery, Publication, Reading, Row
+from runtime.ports import Appended, History, HistoryQuery, Publication, Reading, Row
 from tests.runtime.doubles import agent_principal
 from tests.runtime.harness import House, house
 from things.addresses import Kind
@@ -44,7 +44,7 @@ class Held:
         self.waiting.clear()
 
 
-def telemetry(h: House, history: Held, published: list[Publication], *, durable: bool) -> Telemetry:
+def telemetry(h: House, history: History, published: list[Publication], *, durable: bool) -> Telemetry:
     return Telemetry(
         directory=h.twin.directory,
         values=h.twin.values,

@@ -1,0 +1,55 @@
+"""The contracts between the runtime and the rooms around it; satisfied by shape, read first.
+
+Three groups: what a message passes through (Handler, Middleware), what a protocol binding is given (Sink, Sessions) and
+gives (Session, ProtocolBinding), and what the runtime is given (stores, authenticator, authorizer, services).
+Everything without `async` runs in the event loop and does not block. Times are µs UTC.
+"""
+
+from runtime.ports.clients import BatchResult, Pattern, ProtocolBinding, Publication, Request, Session, Sessions, Sink
+from runtime.ports.handling import Clock, Handler, Middleware, Service
+from runtime.ports.rights import Authenticator, Authorizer
+from runtime.ports.stores import Directory, History, Ledger, ValueStore
+from things.records import (
+    Appended,
+    DirectoryChange,
+    Entry,
+    HistoryQuery,
+    LedgerQuery,
+    LedgerRow,
+    Reading,
+    Row,
+    Transition,
+    Value,
+)
+
+# The stores' records live in `things`, which the twin may import; they are part of these contracts all the same.
+__all__ = [
+    "Appended",
+    "Authenticator",
+    "Authorizer",
+    "BatchResult",
+    "Clock",
+    "Directory",
+    "DirectoryChange",
+    "Entry",
+    "Handler",
+    "History",
+    "HistoryQuery",
+    "Ledger",
+    "LedgerQuery",
+    "LedgerRow",
+    "Middleware",
+    "Pattern",
+    "ProtocolBinding",
+    "Publication",
+    "Reading",
+    "Request",
+    "Row",
+    "Service",
+    "Session",
+    "Sessions",
+    "Sink",
+    "Transition",
+    "Value",
+    "ValueStore",
+]

@@ -1,0 +1,37 @@
+"""What a message passes through, and the built-in services at its end."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from things.addresses import Address
+from things.delivery import DeliveryStatus
+from things.identity import Principal
+from things.messages import JSONValue, Message, Operation
+
+Handler = Callable[[Message], Awaitable[DeliveryStatus]]
+"""Returns the *first* status, once the message is committed, handed over or refused; never waits for a device.
+Refusals are raised as SkepError; what was refused changed nothing."""
+
+Middleware = Callable[[Message, Handler], Awaitable[DeliveryStatus]]
+"""One layer of the onion: may refuse (raise), pass on, look at the answer."""
+
+
+class Service(Protocol):
+    """A built-in service: a Thing whose actions are methods, one implementation behind every binding."""
+
+    @property
+    def thing_id(self) -> str: ...
+    @property
+    def td(self) -> dict[str, Any]: ...
+
+    def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
+        """What calling the method with this input amounts to, for the decision. Raises UnknownName, Invalid."""
+        ...
+
+    async def call(self, name: str, data: JSONValue, principal: Principal) -> JSONValue:
+        """Carry it out; what is listed is trimmed to what the principal may see. Raises SkepError."""
+        ...
+
+
+Clock = Callable[[], int]
+"""Now, µs UTC; passed in, so that tests own time."""

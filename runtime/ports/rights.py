@@ -1,0 +1,63 @@
+"""Who somebody is, and what they may do."""
+
+from typing import Protocol
+
+from things.addresses import Address, Kind
+from things.decisions import Context, Decision
+from things.identity import Principal
+from things.messages import Operation
+
+
+class Authenticator(Protocol):
+    """Turns credentials into principals. Raises Unauthenticated (never telling which half was wrong), RateLimited."""
+
+    async def login(self, account: str, secret: str, *, source: str | None) -> Principal:
+        """By password, or by a token given in its place (it must be this account's)."""
+        ...
+
+    def verify(self, token: str) -> Principal:
+        """By access or long-lived token; cached. Raises TokenInvalid, TokenExpired."""
+        ...
+
+    async def by_certificate(self, common_name: str) -> Principal:
+        """By the common name of a TLS client certificate that the local CA signed."""
+        ...
+
+    def standing(self, principal: Principal) -> Principal | None:
+        """Who came with this principal as its account stands now, however long ago that was; None if its account,
+        login or token is gone. For what outlives a connection, a restart included."""
+        ...
+
+
+class Authorizer(Protocol):
+    """The one decision function. Synchronous, default deny; static rules are cached."""
+
+    version: int
+    """Rises with every change of roles, rules and policies, so that others may cache decisions by it."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether any decision may hang on a context; where none does, nobody needs to make one."""
+        ...
+
+    def is_uniform(self, principal: Principal, thing_id: str) -> bool:
+        """Whether a principal's rights are the same for all affordances of a Thing, and then those to the Thing as a
+        whole. False may also mean that nobody knows."""
+        ...
+
+    def decide(
+        self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
+    ) -> Decision: ...
+
+    def could_allow(
+        self,
+        principal: Principal,
+        operation: Operation,
+        *,
+        agent: str | None,
+        thing: str | None,
+        kind: Kind,
+        name: str | None,
+    ) -> bool:
+        """Whether any decision could allow it on a twin; None stands for any agent, Thing or name."""
+        ...
