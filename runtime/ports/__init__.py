@@ -1,7 +1,7 @@
 """The contracts between the runtime and the rooms around it; satisfied by shape, read first.
 
-Three groups: what a message passes through (Handler, Middleware), what a protocol binding is given (Sink, Sessions) and
-gives (Session, ProtocolBinding), and what the runtime is given (stores, authenticator, authorizer, services).
+`handling`: what a message passes through. `clients`: what a protocol binding is given (Sink, Sessions) and gives
+(Session, ProtocolBinding). `rights` and `stores`: what the runtime is given to decide with and to keep things in.
 Everything without `async` runs in the event loop and does not block. Times are µs UTC.
 """
 
