@@ -6,10 +6,14 @@ answered after its change is committed waits here, in order; nobody waits who ch
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.store import NodeStore, SessionRow, Step
 from things.errors import SkepError, StorageFailed
+
+MAX_WAITING = 20_000
+"""Changes that may wait for a slow disk before those who make them have to."""
 
 Then = Callable[[SkepError | None], None]
 """Runs once, when everything noted before is committed (None) or with why it could not be."""
@@ -79,6 +83,12 @@ class Journal:
 
         self.after(ended)
         await done
+
+    async def room(self) -> None:
+        """Returns when not too much waits to be written: whoever changes more is read more slowly."""
+        while len(self._steps) > MAX_WAITING:
+            with suppress(SkepError):
+                await self.committed()
 
     async def serve(self) -> None:
         """Write what is noted, for ever."""

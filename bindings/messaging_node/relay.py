@@ -148,6 +148,7 @@ class Relay:
         else:
             # What is acknowledged is kept; later messages of this session need not wait for that.
             self._journal.after(partial(self._committed, envelope, session, body))
+            await self._journal.room()
 
     def _committed(self, envelope: Envelope, session: NodeSession, body: Body, failure: SkepError | None) -> None:
         if failure is None:

@@ -177,7 +177,8 @@ class Routes:
 
     def learn(self, address: str, session: NodeSession) -> None:
         """Route an address that was only seen as a sender to whom it was seen from, unless somebody holds it."""
-        if address not in self.holders and scheme_of(address) not in RESERVED:
+        has_room = len(session.held) < self._settings.max_addresses
+        if has_room and address not in self.holders and scheme_of(address) not in RESERVED:
             self._add(address, session)
 
     def free(self, session: NodeSession) -> None:

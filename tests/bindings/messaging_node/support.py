@@ -8,6 +8,10 @@ from typing import Any, Protocol
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
 
+from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.settings import NodeSettings
+from things.identity import AccountType, Principal
+
 NODE = "domain://msg-node.localhost"
 ALLOCATION = f"{NODE}/address-allocation"
 SM = f"{NODE}/sm"
@@ -123,3 +127,23 @@ async def stub(house: House, runtime: str, token: str | None = None) -> AsyncIte
     url = f"{house.http.replace('http', 'ws', 1)}/stub/connect?runtimeURL={quote(runtime, safe='')}"
     async with connect(url, additional_headers=headers) as socket:
         yield Client(socket, runtime)
+
+
+def session(account: str = "ann") -> NodeSession:
+    """A session of the node without a node."""
+
+    def nothing(*_given: object) -> Any:
+        return None
+
+    return NodeSession(
+        session_id=account,
+        principal=Principal(account=account, type=AccountType.CONSUMER, role="viewer"),
+        runtime_url=f"rt://{account}",
+        token_hash=None,
+        source=None,
+        settings=NodeSettings(),
+        on_publication=nothing,
+        on_request=nothing,
+        on_status=nothing,
+        on_closed=nothing,
+    )

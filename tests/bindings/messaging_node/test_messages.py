@@ -47,6 +47,20 @@ async def test_message_to_oneself_comes_back(house: Skep) -> None:
         assert (await one.next())["to"] == address
 
 
+async def test_those_who_listen_to_each_other_and_themselves_hear_each_change_once(house: Skep) -> None:
+    async with client(house, "a") as a, client(house, "b") as b:
+        (mine,), (other,) = await a.allocate("comm"), await b.allocate("comm")
+        both = {"resources": [f"{mine}/changes", f"{other}/changes"]}
+        for one, obj in ((a, mine), (b, other)):
+            await one.ask("subscribe", SM, both)
+            await one.ask("subscribe", SM, {"resources": [f"{obj}/changes"]})
+        await a.send("update", f"{mine}/changes", {"value": 1}, **{"from": mine})
+
+        for one in (a, b):
+            assert (await one.next())["to"] == f"{mine}/changes"
+            assert await one.nothing()
+
+
 async def test_request_nobody_can_take_is_404_and_an_unknown_type_at_the_node_501(house: Skep) -> None:
     async with client(house) as one:
         assert await one.code("read", "hyperty://localhost/nobody") == 404

@@ -1,18 +1,23 @@
 """What sessions hold outlives the process, however it ends."""
 
 import sqlite3
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import pytest
 
-from bindings.messaging_node.store import SCHEMA, KeptSession, NodeStore, SessionRow
+from bindings.messaging_node.journal import MAX_WAITING, Journal
+from bindings.messaging_node.routes import Routes
+from bindings.messaging_node.settings import NodeSettings
+from bindings.messaging_node.store import SCHEMA, KeptSession, NodeStore, SessionRow, Step
 from skep.hyperty import Runtime
-from tests.bindings.messaging_node.support import ALLOCATION, REGISTRY, SM, client, connected, stub
+from tests.bindings.messaging_node.support import ALLOCATION, REGISTRY, SM, client, connected, session, stub
 from tests.support import skep
 from tests.trials.process import furnished, runtime_process
-from things.errors import NewerSchema, StorageDamaged
+from things.errors import NewerSchema, SkepError, StorageDamaged, StorageFull
 from things.identity import AccountType, Principal
 
 pytestmark = pytest.mark.anyio
@@ -167,6 +172,61 @@ async def test_file_of_the_first_schema_keeps_names_and_registrations(tmp_path: 
     await store.write(store.session_dropped("s"))
     assert await store.sessions() == []
     await store.close()
+
+
+async def test_stopping_runtime_says_so_to_its_clients_and_they_come_back(tmp_path: Path) -> None:
+    async with AsyncExitStack() as connections:
+        async with skep(tmp_path, messaging_node={"open": True}) as house:
+            one = await connections.enter_async_context(client(house))
+            (address,) = await one.allocate()
+        assert await one.closed() == 1001
+    async with skep(tmp_path, messaging_node={"open": True}) as house, connected(house) as back:
+        assert (await back.reopen(one.session))["body"]["code"] == 200
+        await back.send("ping", address)
+        assert (await back.next())["to"] == address
+
+
+async def test_slow_disk_slows_down_who_changes_much_and_a_failing_one_is_told() -> None:
+    class Disk(NodeStore):
+        """Writes when it is let, and fails when it is told to."""
+
+        def __init__(self) -> None:
+            super().__init__(None)
+            self.may_write = anyio.Event()
+            self.written: list[int] = []
+            self.fails = False
+
+        async def write(self, steps: Sequence[Step]) -> None:
+            await self.may_write.wait()
+            if self.fails:
+                raise StorageFull
+            self.written.append(len(steps))
+
+    disk = Disk()
+    journal = Journal(disk)
+    routes = Routes(NodeSettings(), journal)
+    one = session()
+    answered: list[SkepError | None] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.serve)
+        for number in range(MAX_WAITING + 1):
+            routes.hold(f"comm://localhost/{number}", one)
+        journal.after(answered.append)
+        with anyio.move_on_after(0.05) as patience:
+            await journal.room()
+        assert patience.cancelled_caught
+        disk.may_write.set()
+        with anyio.fail_after(5):
+            await journal.room()
+            await journal.committed()
+        assert sum(disk.written) == MAX_WAITING + 1
+        assert answered == [None]
+
+        disk.fails = True
+        routes.release("comm://localhost/7")
+        with pytest.raises(StorageFull):
+            await journal.committed()
+        tasks.cancel_scope.cancel()
 
 
 async def test_damaged_file_and_one_of_a_later_version_are_refused(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ import anyio
 import pytest
 
 from bindings.messaging_node.pending import Asked, PendingResponses
-from bindings.messaging_node.sessions import NodeSession, Pending
-from bindings.messaging_node.settings import NodeSettings
-from tests.bindings.messaging_node.support import NODE, client
+from bindings.messaging_node.sessions import Pending
+from tests.bindings.messaging_node.support import NODE, client, session
 from tests.support import skep
 from things.envelopes import Envelope, read
 from things.errors import Conflict, QueueFull
-from things.identity import AccountType, Principal
 
 pytestmark = pytest.mark.anyio
 
@@ -59,24 +57,6 @@ async def test_news_and_other_types_wait_for_nothing(tmp_path: Path) -> None:
 
         assert (await a.next())["id"] == number
         assert await a.nothing()
-
-
-def session(account: str = "ann") -> NodeSession:
-    def nothing(*_given: object) -> Any:
-        return None
-
-    return NodeSession(
-        session_id=account,
-        principal=Principal(account=account, type=AccountType.CONSUMER, role="viewer"),
-        runtime_url=f"rt://{account}",
-        token_hash=None,
-        source=None,
-        settings=NodeSettings(),
-        on_publication=nothing,
-        on_request=nothing,
-        on_status=nothing,
-        on_closed=nothing,
-    )
 
 
 def asked(number: int, sender: str = "a", to: str = "b") -> Envelope:
