@@ -5,11 +5,9 @@ derived from the text (the document, affordances, compiled validators) is made w
 used most recently, so that a directory of many thousands costs little more than their text.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isinf
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +26,6 @@ MAX_TD_DEPTH = 32
 OPEN_TDS = 3_072
 """How many Things' documents and validators are kept ready; the others are read again from their text when asked."""
 
-_LONG_NUMBER = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
 _PLURALS = {Kind.PROPERTY: "properties", Kind.ACTION: "actions", Kind.EVENT: "events"}
 
 
@@ -87,8 +84,7 @@ class ThingDescription:
         right nevertheless. Directory registrations are read strictly (`agent=False`).
         """
         raw = text if isinstance(text, bytes) else _encoded(text)
-        decode_unique(raw, max_bytes=MAX_TD_BYTES, max_depth=MAX_TD_DEPTH)  # finds repeated keys
-        return cls._checked(raw, _read(raw), agent)
+        return cls._checked(raw, decode_unique(raw, max_bytes=MAX_TD_BYTES, max_depth=MAX_TD_DEPTH), agent)
 
     @classmethod
     def of(cls, document: Mapping[str, Any], *, agent: bool = False) -> "ThingDescription":
@@ -225,7 +221,7 @@ class _Opened:
 
 @lru_cache(maxsize=OPEN_TDS)
 def _opened(td: ThingDescription) -> _Opened:
-    document = _read(td.text)
+    document = from_json(td.text)
     return _Opened(
         document,
         {
@@ -249,25 +245,6 @@ def _affordance(kind: Kind, name: str, definition: dict[str, Any]) -> Affordance
         case _:
             schema = DataSchema(definition["data"]) if "data" in definition else None
     return Affordance(kind=kind, name=name, definition=definition, schema_validator=schema, output_validator=output)
-
-
-def _read(raw: bytes) -> Any:
-    try:
-        document = from_json(raw, allow_inf_nan=False)
-    except ValueError as error:
-        raise Malformed(f"not valid JSON: {error}") from error
-    # A number too large for a double is read as infinity, and would be written as null.
-    if _LONG_NUMBER.search(raw) and _holds_infinity(document):
-        raise Malformed("not valid JSON: a number is out of range")
-    return document
-
-
-def _holds_infinity(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_holds_infinity, value.values()))
-    if isinstance(value, list):
-        return any(map(_holds_infinity, value))
-    return isinstance(value, float) and isinf(value)
 
 
 def _types(term: object) -> tuple[str, ...]:

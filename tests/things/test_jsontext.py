@@ -78,3 +78,49 @@ def test_a_long_whole_number_is_kept_digit_by_digit() -> None:
 
 def test_numbers_json_lacks_are_written_as_null() -> None:
     assert encode([float("nan"), float("inf")]) == b"[null,null]"
+
+
+def _repeats(text: bytes) -> bool:
+    """Whether a key stands twice in one object, found the slow way."""
+    repeated = []
+
+    def noted(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        repeated.append(len({key for key, _ in pairs}) != len(pairs))
+        return dict(pairs)
+
+    json.loads(text, object_pairs_hook=noted)
+    return any(repeated)
+
+
+keys = st.sampled_from(["a", "b", "a:b", 'q"uote', "back\\", "{", "ä", ""])
+scalars = st.none() | st.integers() | keys.map(lambda text: f"{text}: [{{")
+
+
+def _object(pairs: list[tuple[str, str]]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)} : {value}" for key, value in pairs) + "}"
+
+
+texts = st.recursive(
+    scalars.map(json.dumps),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]")
+        | st.lists(st.tuples(keys, inner), max_size=4).map(_object)
+    ),
+    max_leaves=12,
+)
+
+
+@given(texts.map(str.encode))
+def test_repeated_keys_are_found_at_any_depth(text: bytes) -> None:
+    if _repeats(text):
+        with pytest.raises(Malformed, match="stands twice"):
+            decode_unique(text, max_depth=100)
+    else:
+        assert decode_unique(text, max_depth=100) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", [b"1e400", b"[-1E+999]", b"9" * 310 + b".5"])
+def test_a_number_that_no_double_holds_is_malformed(text: bytes) -> None:
+    for decoded in (decode, decode_unique):
+        with pytest.raises(Malformed):
+            decoded(text)
