@@ -143,6 +143,55 @@ def streamed(spark: SparkSession, root: Path, name: str, **options: Any) -> list
     return batches
 
 
+def test_a_stream_that_goes_on_keeps_to_its_limit_too(spark: SparkSession, tmp_path: Path) -> None:
+    lake = lake_of(tmp_path / "lake", 10)
+    counts: list[int] = []
+    stream = spark.readStream.format("skep").option("lake", str(lake.root)).option("maxRowsPerBatch", 4).load()
+    query = (
+        stream.writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+
+    try:
+        query.processAllAvailable()
+        assert counts == [4, 4, 2]
+        lake.sealer.seal(Rows([hot_row(row_id, 1.0) for row_id in range(1, 17)]))
+        query.processAllAvailable()
+        assert counts == [4, 4, 2, 4, 2]
+    finally:
+        query.stop()
+
+
+def test_ranges_say_where_the_rows_of_a_batch_are(spark: SparkSession, tmp_path: Path) -> None:
+    lake_of(tmp_path / "lake", 6)
+    lake_of(tmp_path / "lake", 3, gateway="other")
+    batches: list[list[tuple[Any, ...]]] = []
+    stream = spark.readStream.format("skep").option("lake", str(tmp_path / "lake")).option("ranges", "true")
+    query = (
+        stream.option("maxRowsPerBatch", 4)
+        .load()
+        .writeStream.foreachBatch(lambda frame, _: batches.append(sorted(map(tuple, frame.collect()))))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+    assert batches == [[("gw", 1, 4)], [("gw", 5, 6), ("other", 1, 2)], [("other", 3, 3)]]
+    rows = lakes.readings(spark, tmp_path / "lake", rows={"gw": (5, 6), "other": (1, 2)})
+    assert sorted((row.gateway, row.row_id) for row in rows.collect()) == [
+        ("gw", 5),
+        ("gw", 6),
+        ("other", 1),
+        ("other", 2),
+    ]
+    for wrong in ({"ranges": "yes"}, {"ranges": "true"}):
+        with pytest.raises(PySparkException, match="ranges"):
+            load(spark, lake=tmp_path / "lake", **wrong).collect()
+
+
 def test_a_stream_reads_every_row_once_within_its_limit(spark: SparkSession, tmp_path: Path) -> None:
     lake = lake_of(tmp_path / "lake", 10)
 
