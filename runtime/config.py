@@ -70,11 +70,23 @@ class Requests(Section):
     )
 
 
+class RoleLimits(Section):
+    """The budget of every account of one role, where it is another."""
+
+    messages_per_second: float | None = Field(None, gt=0, description="instead of limits.messages_per_second")
+    bytes_per_second: float | None = Field(None, gt=0, description="instead of limits.bytes_per_second")
+
+
 class Limits(Section):
     """Bounds of messages and sessions."""
 
     messages_per_second: float = Field(5_000.0, gt=0, description="per account, over all bindings")
     message_burst: float = Field(10_000.0, ge=1, description="what may be exceeded for a moment: a batch, a reconnect")
+    bytes_per_second: float = Field(33_554_432.0, gt=0, description="of payloads, per account, over all bindings")
+    byte_burst: float = Field(
+        67_108_864.0, ge=4_194_304, description="what may be exceeded for a moment: a batch at least"
+    )
+    roles: dict[str, RoleLimits] = Field({}, description="other budgets of a role, by `[limits.roles.NAME]` tables")
     max_sessions_per_account: int = Field(100, ge=1, description="open connections and streams of one account")
     max_subscriptions_per_session: int = Field(1_000, ge=1, description="each costs memory and a look-up entry")
     resend_unchanged: bool = Field(True, description="tell observers of values that are equal to the last one")

@@ -36,7 +36,7 @@ from runtime.ports import (
     ValueStore,
 )
 from runtime.presence import Presence, Seen
-from runtime.rate import Rates
+from runtime.rate import Budget, Rates
 from runtime.replies import Replies
 from runtime.router import Router
 from runtime.services import Services
@@ -178,11 +178,7 @@ class Runtime:
             new_id=clocks.new_id,
             deadline_s=self._config.requests.rpc_deadline_s,
         )
-        rates = Rates(
-            clock=clocks.steady,
-            per_second=self._config.limits.messages_per_second,
-            burst=self._config.limits.message_burst,
-        )
+        rates = _rates(self._config, clocks.steady)
 
         async def invoke(message: Message) -> DeliveryStatus:
             is_local = self.services.get(message.thing_id) is not None
@@ -208,7 +204,7 @@ class Runtime:
                     directory=stores.directory,
                     services=self.services,
                     clock=clocks.now,
-                    counters=rates.counters,
+                    rates=rates,
                     confirm=self._confirmations.require,
                 ),
                 Validate(stores.directory),
@@ -397,6 +393,21 @@ class Runtime:
             return ended
         row = await self._stores.ledger.get(request_id)
         return row.status() if row else None
+
+
+def _rates(config: Config, steady: Callable[[], int]) -> Rates:
+    limits = config.limits
+    budget = Budget(
+        messages_per_second=limits.messages_per_second,
+        message_burst=limits.message_burst,
+        bytes_per_second=limits.bytes_per_second,
+        byte_burst=limits.byte_burst,
+    )
+    by_role = {
+        role: budget.of_role(own.messages_per_second, own.bytes_per_second, least_bytes=config.http.max_batch_bytes)
+        for role, own in limits.roles.items()
+    }
+    return Rates(clock=steady, budget=budget, by_role=by_role)
 
 
 async def _answered(work: Awaitable[DeliveryStatus], answer: "asyncio.Future[DeliveryStatus]") -> None:

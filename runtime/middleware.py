@@ -16,7 +16,6 @@ from things.addresses import Address, Kind, TwinID
 from things.decisions import CONFIRM, LOG, Context, Decision
 from things.delivery import DeliveryStatus
 from things.errors import Forbidden, Invalid, SkepError, UnknownName, UnknownThing
-from things.identity import Principal
 from things.messages import Message, Operation
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def rated(rates: Rates) -> Middleware:
     """Refuses what goes over the sender's budget of messages."""
 
     def rate(message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
-        rates.spend(message.principal)
+        rates.spend(message)
         return next_(message)
 
     return rate
@@ -90,7 +89,7 @@ class Authorize:
     directory: Directory
     services: Services
     clock: Callable[[], int]
-    counters: Callable[[Principal, str], Mapping[str, float]]
+    rates: Rates
     confirm: Callable[[Message, Decision], None]
     """Lets a message pass that its caller has confirmed; raises ConfirmationRequired for any other."""
 
@@ -102,6 +101,8 @@ class Authorize:
             self._refuse(message, address)
         if decision.obligations:
             self._oblige(message, decision)
+        if context is not None:
+            self.rates.passed(address.thing_id)
         return next_(message)
 
     def _asked(self, message: Message) -> tuple[Operation, Address]:
@@ -126,7 +127,7 @@ class Authorize:
             binding=message.origin.binding,
             source=message.origin.source,
             thing_types=entry.td.types if entry else (),
-            counters=self.counters(message.principal, address.thing_id),
+            counters=self.rates.counters(message.principal, address.thing_id),
         )
 
     def _refuse(self, message: Message, address: Address) -> None:

@@ -72,6 +72,8 @@ class Envelope:
     to: str
     body: Mapping[str, JSONValue]
     document: Document
+    size: int = 0
+    """Bytes it came in as; 0 where it was made here."""
 
     @property
     def is_response(self) -> bool:
@@ -82,7 +84,7 @@ class Envelope:
         return self.type in REQUESTS
 
 
-def read(document: JSONValue) -> Envelope:
+def read(document: JSONValue, *, size: int = 0) -> Envelope:
     """The envelope that `document` is; raises Invalid that names the member."""
     if not isinstance(document, dict):
         raise Invalid("a message is an object with id, type, from, to and body")
@@ -106,6 +108,7 @@ def read(document: JSONValue) -> Envelope:
         to=_address(document, "to"),
         body=body,
         document=document,
+        size=size,
     )
 
 

@@ -79,6 +79,8 @@ class Message:
     """The caller's own reference of a request (callerRef)."""
     confirmation: str | None = None
     """The token by which the caller confirms what a rule wants confirmed."""
+    size: int = 0
+    """Bytes of the payload as it came, which its sender's budget pays for."""
     durable: bool = True
     """False: the sender asks for no guarantee and is answered before the commit."""
     origin: Origin = field(default_factory=lambda: Origin(binding="embedded"))

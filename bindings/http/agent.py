@@ -108,6 +108,7 @@ async def _publish_properties(exchange: Exchange) -> ASGIApp:
         raise Invalid("an object of property names and values is needed")
     thing_id, durable = _own(exchange), _durable(exchange)
     created, message_id = exchange.moment("created"), exchange.idempotency_key()
+    exchange.size_each //= len(values)
     messages = [
         exchange.message(
             Operation.PUBLISH_PROPERTY,
@@ -142,6 +143,7 @@ async def _publish_batch(exchange: Exchange) -> ASGIApp:
         raise Malformed("a JSON array of envelopes is needed")
     if len(items) > config.max_batch_items:
         raise Invalid(f"a batch holds at most {config.max_batch_items} envelopes")
+    exchange.size_each //= max(len(items), 1)
     messages: list[Message] = []
     indexes: list[int] = []
     rejected: list[tuple[int, str | None, str]] = []

@@ -53,7 +53,18 @@ class Fields:
 class Exchange:
     """What a handler is given. `params` are the decoded path parameters."""
 
-    __slots__ = ("_headers", "_principal", "_query", "_receive", "context", "method", "params", "scope", "ticket")
+    __slots__ = (
+        "_headers",
+        "_principal",
+        "_query",
+        "_receive",
+        "context",
+        "method",
+        "params",
+        "scope",
+        "size_each",
+        "ticket",
+    )
 
     def __init__(self, context: "HttpContext", scope: Scope, receive: Receive, params: Mapping[str, str]) -> None:
         self.context = context
@@ -62,6 +73,8 @@ class Exchange:
         self.method: str = scope["method"]
         self.ticket: str | None = None
         """The stream ticket the caller came with."""
+        self.size_each = 0
+        """Bytes of the body that each message made of it stands for."""
         self._receive = receive
         self._headers: Fields | None = None
         self._query: Mapping[str, Sequence[str]] | None = None
@@ -202,6 +215,7 @@ class Exchange:
             chunks.append(chunk)
             more = part.get("more_body", False)
         text = b"".join(chunks)
+        self.size_each = size
         if text:
             self._check_type(accepted or (JSON,))
         return text
@@ -270,6 +284,7 @@ class Exchange:
             expires_in_s=expires_in_s,
             correlation=correlation,
             confirmation=self.confirmation(),
+            size=self.size_each,
             durable=durable,
             origin=self.origin,
             trace_id=self._trace_id(),

@@ -107,6 +107,7 @@ async def _write_several(exchange: Exchange) -> ASGIApp:
     thing_id = exchange.params["id"]
     _check_all(thing_id, await reads.td(exchange, thing_id), values)
     reference = exchange.idempotency_key()
+    exchange.size_each //= len(values)
     sink, wait_s = exchange.context.sink, _patience_s(exchange)
     statuses = {}
     for name, value in values.items():

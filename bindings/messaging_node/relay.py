@@ -108,6 +108,7 @@ class Relay:
             name=envelope.type or "none",
             data=envelope.document,
             received=self._sink().clock(),
+            size=envelope.size,
             origin=Origin(binding=BINDING, session_id=session.session_id, source=session.source),
         )
 

@@ -78,13 +78,13 @@ class RestEndpoint:
         if is_message:
             if not isinstance(given, dict):
                 raise Invalid("a message is an object")
-            envelope = read({"id": 1, "from": here, **given})
+            envelope = read({"id": 1, "from": here, **given}, size=len(text))
         else:
             attribute = parse_qs(scope["query_string"].decode("latin-1")).get("attribute")
             if attribute:
                 given = {**given, "attribute": attribute[0]} if isinstance(given, dict) else given
             document: Document = {"id": 1, "type": type_, "from": here, "to": _address(scope["raw_path"])}
-            envelope = read({**document, "body": given})
+            envelope = read({**document, "body": given}, size=len(text))
         runtimes = self._node.runtimes
         session, _ = runtimes.opened(principal, here, source=source_of(scope), with_token=False, is_kept=False)
         try:

@@ -230,7 +230,7 @@ class Connection:
             if self._is_disconnect(document):
                 await self._close(None)
                 return
-            envelope = read(document)
+            envelope = read(document, size=len(text))
         except SkepError as error:
             self._answer(best_refusal(document, error))
             return

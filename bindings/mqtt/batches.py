@@ -49,12 +49,13 @@ def read_batch(payload: bytes, principal: Principal, *, received: int, origin: O
     if not isinstance(items, list) or len(items) > MAX_ITEMS:
         raise Malformed(f"a batch is an array of at most {MAX_ITEMS} publications")
     batch = Batch([], [], [])
+    size = len(payload) // max(len(items), 1)
     for index, item in enumerate(items):
         if not isinstance(item, dict):
             raise Malformed(f"item {index} of the batch is not an object")
         message_id = item.get("messageID")
         try:
-            message = _message(item, principal, received=received, origin=origin, durable=durable)
+            message = _message(item, principal, received=received, origin=origin, durable=durable, size=size)
         except SkepError as error:
             batch.rejected.append((index, message_id if isinstance(message_id, str) else None, error.code))
         else:
@@ -73,7 +74,7 @@ def checked_message_id(value: JSONValue) -> str | None:
 
 
 def _message(
-    item: Mapping[str, JSONValue], principal: Principal, *, received: int, origin: Origin, durable: bool
+    item: Mapping[str, JSONValue], principal: Principal, *, received: int, origin: Origin, durable: bool, size: int
 ) -> Message:
     if item.get("v", 1) != 1:
         raise Invalid("only version 1 of the envelope is known")
@@ -94,6 +95,7 @@ def _message(
         message_id=checked_message_id(item.get("messageID")),
         created=parse_time(created) if created is not None else None,
         received=received,
+        size=size,
         durable=durable,
         origin=origin,
     )

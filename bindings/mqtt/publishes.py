@@ -217,7 +217,7 @@ class Publishes:
             raise Malformed("properties are an object of values by name")
         thing_id = str(TwinID(topic.agent, topic.thing))
         messages = [
-            self._message(session, publish, Operation.PUBLISH_PROPERTY, thing_id, name, value)
+            self._message(session, publish, Operation.PUBLISH_PROPERTY, thing_id, name, value, shared_by=len(values))
             for name, value in values.items()
         ]
         result = await self._sink.batch(messages)
@@ -306,6 +306,7 @@ class Publishes:
         *,
         correlation: str | None = None,
         confirmation: str | None = None,
+        shared_by: int = 1,
     ) -> Message:
         message_id = created = None
         if publish.user_properties:
@@ -325,6 +326,7 @@ class Publishes:
             expires_in_s=publish.expiry_s,
             correlation=correlation,
             confirmation=confirmation,
+            size=len(publish.payload) // shared_by,
             durable=publish.qos > 0,
             origin=session.origin,
         )

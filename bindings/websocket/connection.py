@@ -141,9 +141,9 @@ class Connection:
         created: int | None = None,
         expires_in_s: float | None = None,
         correlation: str | None = None,
-        confirmation: str | None = None,
+        of: Incoming | None = None,
     ) -> Message:
-        """A message of this client, received now."""
+        """A message of this client, received now, made `of` what it sent."""
         return Message(
             operation=operation,
             principal=self.principal,
@@ -156,7 +156,8 @@ class Connection:
             received=self.sink.clock(),
             expires_in_s=expires_in_s,
             correlation=correlation,
-            confirmation=confirmation,
+            confirmation=None if of is None else of.confirmation,
+            size=0 if of is None else of.size,
             origin=self.origin,
         )
 

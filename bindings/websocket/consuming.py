@@ -135,7 +135,7 @@ class Consuming:
                 value,
                 expires_in_s=message.seconds("expiresIn"),
                 correlation=reference,
-                confirmation=message.confirmation,
+                of=message,
             )
         )
 

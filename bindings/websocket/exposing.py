@@ -97,9 +97,7 @@ class Exposing:
         connection, thing = self._connection, self._own(message)
         if "td" in message.members:
             td = encode(message.object("td")).decode()
-            await connection.sink.handle(
-                connection.message(Operation.PUBLISH_TD, thing, "", td, confirmation=message.confirmation)
-            )
+            await connection.sink.handle(connection.message(Operation.PUBLISH_TD, thing, "", td, of=message))
         self._exposed.add(thing)
         connection.answer(message)
         # Requests flow after the answer, so that the agent knows that it is ready for them.
@@ -108,9 +106,7 @@ class Exposing:
     async def _destroy(self, message: Incoming) -> None:
         """Remove the Thing; without Things the client is asked nothing any more."""
         connection, thing = self._connection, self._own(message)
-        await connection.sink.handle(
-            connection.message(Operation.REMOVE_TD, thing, "", has_data=False, confirmation=message.confirmation)
-        )
+        await connection.sink.handle(connection.message(Operation.REMOVE_TD, thing, "", has_data=False, of=message))
         self._exposed.discard(thing)
         if not self._exposed:
             connection.sink.sessions.stop_requests(connection)
@@ -135,7 +131,7 @@ class Exposing:
                 has_data=member in message.members,
                 message_id=message.message_id,
                 created=None if created is None else parse_time(created),
-                confirmation=message.confirmation,
+                of=message,
             )
         )
         if message.correlation_id is not None:

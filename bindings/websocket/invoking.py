@@ -84,7 +84,7 @@ class Invoking:
                     has_data="input" in message.members,
                     expires_in_s=message.seconds("expiresIn"),
                     correlation=reference,
-                    confirmation=message.confirmation,
+                    of=message,
                 )
             )
             if wait_s:
@@ -194,7 +194,7 @@ class Invoking:
                 message.members.get("input"),
                 has_data="input" in message.members,
                 correlation=message.reference,
-                confirmation=message.confirmation,
+                of=message,
             )
         )
         final = await self._connection.final(status, self._connection.wait_of(message, connection.limits.max_wait_s))

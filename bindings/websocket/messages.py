@@ -35,6 +35,8 @@ class Incoming:
     type: MessageType
     operation: str
     correlation_id: str | None
+    size: int
+    """Bytes it came in as."""
     members: Mapping[str, JSONValue] = field(repr=False)
 
     @property
@@ -117,6 +119,7 @@ def read(text: str | bytes, *, max_bytes: int) -> Incoming:
         type=MessageType(str(type_)),
         operation=operation,
         correlation_id=correlation_id,
+        size=len(text) if isinstance(text, bytes) else len(text.encode()),
         members=found,
     )
 

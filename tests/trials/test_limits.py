@@ -10,6 +10,7 @@ import aiomqtt
 import httpx2
 import pytest
 
+from authz.policy.sets import set_document
 from tests.support import PUMP, Account, Skep, skep
 from tests.trials.process import mqtt_client
 from things.td import ThingDescription
@@ -157,3 +158,62 @@ async def test_message_rate_at_its_limit(tmp_path: Path, rate: int, status: list
 
     assert [204 if reply.is_success else reply.status_code for reply in replies] == status
     assert all("retry-after" in reply.headers for reply in replies if reply.status_code == 429)
+
+
+async def test_bytes_at_their_limit_over_every_binding_together(tmp_path: Path) -> None:
+    limits = {"bytes_per_second": 0.001, "byte_burst": 4_194_304}
+    async with site(tmp_path, limits=limits) as (runtime, works, ann), http(runtime, works) as client:
+        for _ in range(8):
+            assert (await client.post("/agent/things/text/events/said", content=text_of(262_144))).is_success
+        async with mqtt(runtime, works) as agent:
+            for _ in range(7):
+                await agent.publish("agents/works/event/text/said", text_of(262_144), qos=1)
+        batch = [{"v": 1, "operation": "publish_event", "thingID": "text", "name": "said", "data": "x" * 80_000}] * 3
+        assert (await client.post("/agent/batch", json=batch)).json()["stored"] == 3
+
+        # 16 times 256 KiB were there; some 20 KiB are left.
+        assert (await client.post("/agent/things/text/events/said", content=text_of(100_000))).status_code == 429
+        assert (await client.post("/agent/things/text/events/said", content='"ok"')).is_success
+        answer = (await client.post("/agent/batch", json=batch)).json()
+        assert (answer["stored"], [one["code"] for one in answer["rejected"]]) == (0, ["rate-limited"] * 3)
+        with pytest.raises(aiomqtt.MqttError):
+            async with mqtt(runtime, works) as agent:
+                await agent.publish("agents/works/event/text/said", text_of(100_000), qos=1, timeout=10)
+        async with http(runtime, ann) as other:
+            assert (await other.post("/things/dtw:works:text/actions/say", content=text_of(100_000))).is_success
+
+
+async def test_a_role_has_a_budget_of_its_own(tmp_path: Path) -> None:
+    limits = {
+        "messages_per_second": 1_000.0,
+        "message_burst": 1_000.0,
+        "roles": {"operator": {"messages_per_second": 5}},
+    }
+    async with site(tmp_path, limits=limits) as (runtime, works, ann):
+        async with http(runtime, ann) as client:
+            replies = [await client.post("/things/dtw:works:text/actions/say", content="1") for _ in range(40)]
+        async with http(runtime, works) as client:
+            others = [await client.post("/agent/things/pump-1/events/alarm", content='"x"') for _ in range(40)]
+
+    assert {reply.status_code for reply in replies} == {201, 429}
+    assert all(reply.is_success for reply in others)
+
+
+async def test_a_policy_sees_how_busy_a_thing_is(tmp_path: Path) -> None:
+    rule = {"id": "calm", "effect": "block", "condition": {"thingRate": {"moreThan": 4}}}
+    busy = {
+        "id": "busy",
+        "policies": [{"id": "all", "target": {"operation": "invoke_action", "agent": "works"}, "rules": [rule]}],
+    }
+    async with site(tmp_path) as (runtime, _, ann):
+        await runtime.running.rooms.authorizer.put_policy_set(set_document(busy))
+        bob = await runtime.add("bob", role="operator")
+        async with http(runtime, ann) as first, http(runtime, bob) as second:
+            replies = [
+                (await client.post("/things/dtw:works:text/actions/say", content="1")).status_code
+                for client in (first, second) * 4
+            ]
+            elsewhere = await first.post("/things/dtw:works:pump-1/actions/setSpeed", content="1")
+
+    assert replies == [201] * 5 + [403] * 3
+    assert elsewhere.is_success
