@@ -321,10 +321,15 @@ class Connection:
                 return
             while (waiting := session.take()) is not None:
                 self._own.append(waiting)
+            # This connection says goodbye itself, when what it says is certain.
+            session.wires.remove(self)
+            await self._node.runtimes.end(session, "closed")
+            try:
+                await self._node.journal.committed()
+            finally:
+                self.end(1000, "")
         if envelope is not None:
             self._answer(response(envelope, {"code": 200}))
-        if session is not None:
-            await self._node.runtimes.end(session, "closed")
         self.end(1000, "")
 
 

@@ -14,6 +14,7 @@ from skep.handling import AgentRequest
 from skep.hyperty import Action, Runtime
 from tests.bindings.messaging_node.support import NODE, REGISTRY, client, connected
 from tests.support import PUMP, Account, Skep, skep
+from tests.trials.process import furnished, runtime_process
 from things.delivery import State
 from things.errors import Forbidden
 from things.messages import JSONValue
@@ -163,6 +164,39 @@ async def test_request_that_was_not_answered_comes_again_and_has_its_effect_once
             await until(lambda: bool(results))
 
         assert (calls, results) == ([None], ["opened"])
+
+
+async def test_request_under_way_when_the_process_was_killed_ends_with_its_effect_once(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    accounts = await furnished(home, {"porter": "agent", "ann": "operator"})
+    calls: list[JSONValue] = []
+    may_end = anyio.Event()
+
+    async def unlock(params: JSONValue) -> JSONValue:
+        calls.append(params)
+        await may_end.wait()
+        return "opened"
+
+    async with runtime_process(home) as process, Runtime(process.http, token=accounts["porter"].token) as runtime:
+        await runtime.report("door", {}, url=DOOR, actions={"unlock": Action(run=unlock)})
+        async with process.client(accounts["ann"]) as asking:
+            accepted = await asking.post(f"/things/{TWIN}/actions/unlock", json="front")
+        await until(lambda: bool(calls))
+        first = runtime._stub._socket
+
+        await process.restart()
+        may_end.set()
+        await until(lambda: runtime._stub._socket not in (None, first))
+
+        async with process.client(accounts["ann"]) as asking:
+            path = f"/requests/{accepted.json()['requestID']}"
+            with anyio.fail_after(20):
+                while (found := (await asking.get(path)).json())["state"] != "completed":
+                    pass
+            assert (await asking.get(f"/things/{TWIN}/properties/online")).json() is True
+
+    assert (found["output"], calls) == ("opened", ["front"])
 
 
 async def test_hyperty_and_mqtt_agent_of_one_account_each_get_their_own_things_requests(tmp_path: Path) -> None:
