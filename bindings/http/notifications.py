@@ -95,6 +95,8 @@ class _Notifications:
                     # The stream has begun; its client comes back with the last id it has.
                     channel.close(error.code)
                     return None
+                if channel.closed_because is not None:
+                    return None  # revoked while it was asked for
                 if chunk:
                     return chunk
                 if is_more:
