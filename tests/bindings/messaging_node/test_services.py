@@ -196,6 +196,39 @@ async def test_policies_hold_for_requests_and_responses_and_are_managed_by_messa
         assert (await b.next())["type"] == "dance"
 
 
+@pytest.mark.parametrize(
+    ("combining", "code"),
+    [("blockOverrides", 403), ("allowOverrides", 404), ("firstApplicable", 404)],
+)
+async def test_contradicting_rules_for_messages_are_combined_as_the_policy_says(
+    closed_house: Skep, combining: str, code: int
+) -> None:
+    root, ann = await closed_house.add("root", role="admin"), await closed_house.add("ann")
+    target = {"operation": "send", "name": "dance"}
+    rules = [
+        {"id": "no", "effect": "block", "target": target, "priority": 1},
+        {"id": "yes", "effect": "allow", "target": {**target, "sender": "ann"}, "priority": 2},
+    ]
+    policy = {"id": "manners", "policies": [{"id": "all", "combining": combining, "rules": rules}]}
+    async with client(closed_house, "root", root.token) as admin, client(closed_house, "a", ann.token) as a:
+        add = {"method": "addPolicy", "params": {"policySet": policy}}
+        assert await admin.code("execute", f"{NODE}/policies", add) == 200
+
+        assert await a.code("dance", "comm://localhost/nobody") == code
+        assert await admin.code("dance", "comm://localhost/nobody") == 403
+
+
+async def test_policy_files_hold_for_messages_too(tmp_path: Path) -> None:
+    rule = {"id": "no", "effect": "block", "target": {"operation": "send", "name": "dance"}}
+    (tmp_path / "policies").mkdir(mode=0o700)
+    file = tmp_path / "policies" / "manners.json"
+    file.write_text(json.dumps({"id": "manners", "policies": [{"id": "all", "rules": [rule]}]}), "utf-8")
+    file.chmod(0o600)
+    async with skep(tmp_path, messaging_node={"open": True}) as house, client(house) as one:
+        assert await one.code("dance", "comm://localhost/nobody") == 403
+        assert await one.code("sing", "comm://localhost/nobody") == 404
+
+
 async def test_policies_hold_for_what_the_node_itself_answers_and_tells(closed_house: Skep) -> None:
     root, ann = await closed_house.add("root", role="admin"), await closed_house.add("ann")
     works = await closed_house.add("works", "agent")
