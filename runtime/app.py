@@ -7,6 +7,7 @@ It is the top of the composition root: `runtime.rooms` opens the stores, `runtim
 import asyncio
 import contextlib
 import gc
+import hashlib
 import json
 import logging
 import os
@@ -121,6 +122,7 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 50, 100)
+        _audit_configuration(running)
         _announce(running)
         if ready_file is not None:
             write_whole(ready_file, json.dumps(running.ready_document()).encode() + b"\n", mode=0o644)
@@ -132,6 +134,16 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
             loop.call_later(SHUTDOWN_S, os._exit, 1)
             if ready_file is not None:
                 await anyio.Path(ready_file).unlink(missing_ok=True)
+
+
+def _audit_configuration(running: Running) -> None:
+    """What the process was started with: which keys are set, and a figure that changes with any of their values. The
+    database's address may hold a password, and is left out."""
+    changed = running.rooms.config.changed()
+    shown = {key: value for key, value in changed.items() if key != "database_url"}
+    figure = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+    details = {"set": " ".join(sorted(changed))}
+    running.rooms.authenticator.audit.record("configuration", by="skep", target=figure, details=details)
 
 
 def _announce(running: Running) -> None:

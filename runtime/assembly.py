@@ -111,6 +111,7 @@ class Assembly:
             assess=QualityWatch(twin.directory, twin.values),
             presence_recorded=self._presence_changed,
             request_accepted=self._request_audited,
+            call_accepted=self._call_audited,
             message_confirmed=self._confirmation_audited,
         )
         views.presence = self.runtime.presence
@@ -276,6 +277,12 @@ class Assembly:
         act = "action" if row.operation is Operation.INVOKE_ACTION else "write"
         target = f"{row.thing_id} {row.name}"
         self._rooms.authenticator.audit.record(act, by=row.caller, target=target, source=message.origin.source)
+
+    def _call_audited(self, message: Message) -> None:
+        target = f"{message.thing_id} {message.name}"
+        self._rooms.authenticator.audit.record(
+            "call", by=message.sender_id, target=target, source=message.origin.source
+        )
 
     def _confirmation_audited(self, message: Message, rule: str) -> None:
         self._rooms.authenticator.audit.record(

@@ -6,7 +6,7 @@ over it by `Config.with_listeners`.
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -213,6 +213,10 @@ class Config(Section):
             problems = [_problem(item) for item in error.errors()]
             raise ConfigInvalid("; ".join(f"{p.pointer[1:]}: {p.detail}" for p in problems), problems) from error
 
+    def changed(self) -> dict[str, Any]:
+        """What is not as it is by default, by dotted key."""
+        return dict(_flat(self.model_dump(mode="json", exclude_defaults=True)))
+
     def with_listeners(
         self,
         *,
@@ -256,6 +260,14 @@ def keys(section: type[Section] = Config, prefix: str = "") -> list[tuple[str, s
         else:
             found.append((f"{prefix}{name}", field.description or ""))
     return found
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _problem(item: Any) -> Problem:

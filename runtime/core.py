@@ -90,6 +90,7 @@ class Runtime:
         assess: Assess = lambda reading, message: 0,
         presence_recorded: Callable[[str, Seen], None] = lambda agent, seen: None,
         request_accepted: Callable[[LedgerRow, Message], None] = lambda row, message: None,
+        call_accepted: Callable[[Message], None] = lambda message: None,
         message_confirmed: Callable[[Message, str], None] = lambda message, rule: None,
     ) -> None:
         self._config = config
@@ -162,9 +163,9 @@ class Runtime:
             is_durable=config.history.durable,
         )
         self._confirmations = Confirmations(clocks.steady, message_confirmed)
-        self._router = self._routed(authorizer)
+        self._router = self._routed(authorizer, call_accepted)
 
-    def _routed(self, authorizer: Authorizer) -> Router:
+    def _routed(self, authorizer: Authorizer, call_accepted: Callable[[Message], None]) -> Router:
         stores, clocks = self._stores, self._clocks
         descriptions = Descriptions(
             directory=stores.directory, values=stores.values, publish=self.publish, clock=clocks.now
@@ -177,6 +178,7 @@ class Runtime:
             clock=clocks.now,
             new_id=clocks.new_id,
             deadline_s=self._config.requests.rpc_deadline_s,
+            accepted=call_accepted,
         )
         rates = _rates(self._config, clocks.steady)
 

@@ -25,6 +25,8 @@ class RPC:
     clock: Callable[[], int]
     new_id: Callable[[], str]
     deadline_s: float = 60.0
+    accepted: Callable[[Message], None] = lambda message: None
+    """Told of each call that an agent has taken: who called what, for the audit log."""
 
     async def __call__(self, message: Message) -> DeliveryStatus:
         service = self.services.get(message.thing_id)
@@ -74,6 +76,7 @@ class RPC:
         if not taken:
             self.calls.withdraw(call)
             raise NotConnected(entry.agent)
+        self.accepted(message)
         return DeliveryStatus(
             request_id=call.request_id,
             caller_ref=call.caller_ref,

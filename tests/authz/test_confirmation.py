@@ -217,6 +217,18 @@ async def test_the_sdk_raises_what_has_to_be_confirmed(opened: Opened) -> None:
     assert done == [7, 8]
 
 
+async def test_calls_of_agents_stand_in_the_audit_log(opened: Opened) -> None:
+    runtime, _, _, _ = opened
+    cleo = await runtime.add("cleo", role="operator")
+    async with Consumer(runtime.http, token=cleo.token) as consumer:
+        await consumer.call(PUMP_1, "setSpeed", 7)
+        await consumer.call("dtw:values:latest", "readProperties", {"thingID": PUMP_1})
+    audit = runtime.running.rooms.authenticator.audit
+    await audit.flush()
+    acts = [act for act in audit.read(after=None, limit=100) if act["by"] == "cleo"]
+    assert [(act["act"], act["target"]) for act in acts] == [("call", f"{PUMP_1} setSpeed")]
+
+
 async def test_confirmed_messages_stand_in_the_audit_log(opened: Opened) -> None:
     runtime, _, ann, _ = opened
     async with Consumer(runtime.http, token=ann.token) as consumer:

@@ -15,6 +15,13 @@ def test_a_home_without_a_file_has_the_defaults(tmp_path: Path) -> None:
     assert config.requests.expires_s == 3_600
 
 
+def test_what_is_set_is_known_by_key() -> None:
+    given = {"http": {"https": None}, "security": {"insecure": True, "access_token_s": 3_600}}
+
+    assert Config.of(given).changed() == {"http.https": None, "security.insecure": True}
+    assert Config().changed() == {}
+
+
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     (tmp_path / "skep.toml").write_text("[mqtt]\nengin = 'native'\n")
 

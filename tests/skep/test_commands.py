@@ -259,8 +259,11 @@ def test_decisions_are_explained(skep: Skep, served: Served, hall: str) -> None:
     assert json.loads(denied.out)["allowed"] is False
 
 
-def test_audit_log_is_verified(skep: Skep, served: Served) -> None:
+def test_audit_log_is_verified_and_begins_with_the_configuration(skep: Skep, served: Served) -> None:
     assert skep("audit", "verify", "--json", "--home", str(served.home)).json()["intact"] is True
+    first = json.loads((served.home / "audit" / "000001.jsonl").read_text().partition("\n")[0])
+    assert (first["act"], first["by"]) == ("configuration", "skep")
+    assert first["details"] == {"set": "http.http http.https mqtt.mqtt mqtt.mqtts"}
 
 
 def test_commands_do_without_a_runtime_and_leave_the_folder_free(skep: Skep, tmp_path: Path) -> None:
