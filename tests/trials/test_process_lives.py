@@ -500,6 +500,7 @@ def lives(home: Path, count: int, *, alike: bool) -> str:
     return f"0 lost of {world.requests} requests in {world.lives} lives over {process.kills} kills"
 
 
+@pytest.mark.timeout(300)  # it starts the runtime half a dozen times
 def test_requests_end_once_and_in_order_in_a_process_that_is_killed(tmp_path: Path) -> None:
     print(lives(tmp_path / "home", SHORT, alike=True))
 
