@@ -103,6 +103,8 @@ class FileMemory(RequestMemory):
         return self._file
 
     def _opened(self) -> list[tuple[str, Report | None]]:
+        # Outcomes are nobody else's business; the files beside it take its mode.
+        self._path.touch(mode=0o600)
         # Autocommit: each statement below is a synced transaction of its own.
         file = sqlite3.connect(self._path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:

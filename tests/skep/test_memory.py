@@ -178,9 +178,11 @@ async def test_file_remembers_as_many_requests_as_it_may(tmp_path: Path) -> None
         known = [not again.begin(f"r{number}") for number in (2, 3, 4)]
         outcome = again.outcome("r4")
         is_new = again.begin("r0")
+        modes = {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}  # noqa: ASYNC240 - in a test
         await again.close()
 
     assert (known, is_new) == ([True, True, True], True)
+    assert modes == {0o600}
     assert outcome == Report(request_id="r4", state=State.COMPLETED, output={"a": None})
 
 
