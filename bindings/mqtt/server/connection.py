@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
                     self._deliveries.acknowledged(4, packet_id, 0)
                 else:
                     self._on_packet(first >> 4, first & 15, data, start, end)
-            if not self._opened and self._framer.first not in (None, _CONNECT):
+            if not (self._opened or self._held) and self._framer.first not in (None, _CONNECT):
                 # HTTP, TLS and whatever else knocks here: their length would be waited for until the deadline.
                 raise protocol_error("a packet before CONNECT")
         except BadPacket as bad:
