@@ -342,7 +342,8 @@ class Runtime:
 
     def _unreachable(self, session: Session, thing_id: str | None) -> None:
         account = session.principal.account
-        self._calls.lost(session)
+        if not self.sessions.takes_any(session):
+            self._calls.lost(session)
         self.deliveries.unreachable(session, thing_id)
         if not self.deliveries.is_reachable(account):
             self.presence.changed(account, False)

@@ -299,6 +299,11 @@ class LiveSessions:
         if self.watch:
             self.watch.unreachable(session, thing_id)
 
+    def takes_any(self, session: Session) -> bool:
+        """Whether a session takes requests, for a single Thing at least."""
+        live = self._live.get(session)
+        return live is not None and (live.takes_requests or bool(live.speaks_for))
+
     def newest_taker(self, account: str) -> Session | None:
         """The session through which requests for an account's Things go now."""
         for session, live in reversed(self._accounts.get(account, {}).items()):

@@ -200,6 +200,7 @@ class MessagingNode:
                 {"address": address, "kind": type(connector).__name__}
                 for address, connector in sorted(self._connectors.items())
             ],
+            "waitingForResponses": len(self.relay.pending),
             "sessions": [_shown(session) for session in self.runtimes.everyone()],
         }
 
