@@ -83,6 +83,11 @@ _PROBLEM = {
         "code": {"type": "string"},
         "requestID": {"type": "string"},
         "state": {"type": "string"},
+        "confirmation": {
+            "type": "string",
+            "description": "Of 428: the same request with this as X-Confirmation is carried out, once",
+        },
+        "expiresIn": {"type": "number", "description": "Seconds for which it is good"},
     },
 }
 
