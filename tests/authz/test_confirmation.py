@@ -51,9 +51,9 @@ SURE = {
 
 
 @asynccontextmanager
-async def house(home: Path) -> AsyncIterator[tuple[Skep, Account, Account, list[JSONValue]]]:
+async def house(home: Path, engine: str = "native") -> AsyncIterator[tuple[Skep, Account, Account, list[JSONValue]]]:
     """A pump whose requests want a confirmation of `ann`; what it was asked for."""
-    async with skep(home) as runtime:
+    async with skep(home, mqtt={"engine": engine}) as runtime:
         works, ann = await runtime.add("works", "agent"), await runtime.add("ann", role="manager")
         agent = Agent(runtime.mqtt, works.name, works.token)
         agent.expose("pump-1", PUMP)
@@ -138,11 +138,13 @@ async def test_a_token_does_not_outlast_the_right(opened: Opened) -> None:
     assert (refused.json()["code"], done) == ("unknown-thing", [])
 
 
-@pytest.mark.parametrize("v5", [False, True])
-async def test_over_mqtt_the_token_comes_to_the_inbox(opened: Opened, v5: bool) -> None:
-    runtime, _, ann, done = opened
+@pytest.mark.parametrize(("engine", "v5"), [("native", False), ("native", True), ("amqtt", False)])
+async def test_over_mqtt_the_token_comes_to_the_inbox(tmp_path: Path, engine: str, v5: bool) -> None:
     topic = "req/ann/action/works/pump-1/setSpeed/r1"
-    async with MqttClient(runtime.mqtt_address, ann.name, ann.token, v5=v5) as client:
+    async with (
+        house(tmp_path / "home", engine) as (runtime, _, ann, done),
+        MqttClient(runtime.mqtt_address, ann.name, ann.token, v5=v5) as client,
+    ):
         await client.subscribe("inbox/ann/#")
         if v5:
             with pytest.raises(Refused, match="Not authorized"):
@@ -158,7 +160,7 @@ async def test_over_mqtt_the_token_comes_to_the_inbox(opened: Opened, v5: bool) 
         else:
             await client.publish(f"{topic}/{problem['confirmation']}", 4)
         assert (await client.final("inbox/ann/status/r1"))["output"] == {"speed": 4}
-    assert done == [4]
+        assert done == [4]
 
 
 async def test_an_agent_confirms_an_event(opened: Opened) -> None:
