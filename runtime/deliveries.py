@@ -238,23 +238,25 @@ class Deliveries:
             agent.pumping = False
 
     async def _return(self, account: str, lost: Sequence[Offer]) -> None:
-        for offer in lost:
-            try:
-                await self.advance(offer.request_id, State.PENDING)
-            except (IllegalStatus, UnknownRequest):
-                continue  # never acknowledged (still pending), or final meanwhile
-            except SkepError as error:
-                log.error("request not returned", extra={"request": offer.request_id, "code": error.code})
+        # Together, so that they share a commit.
+        await asyncio.gather(*map(self._returned, lost))
         agent = self._agents.get(account)
         if agent is not None:
             self._pump(account, agent)
+
+    async def _returned(self, offer: Offer) -> None:
+        try:
+            await self.advance(offer.request_id, State.PENDING)
+        except (IllegalStatus, UnknownRequest):
+            return  # never acknowledged (still pending), or final meanwhile
+        except SkepError as error:
+            log.error("request not returned", extra={"request": offer.request_id, "code": error.code})
 
     async def recover(self) -> int:
         """At start no session lives: everything agents had not answered goes back to pending. Returns how many."""
         returned, after = 0, ""
         while page := await self.ledger.unanswered(limit=_PAGE, after=after):
-            for row in page:
-                await self.advance(row.request_id, State.PENDING)
+            await asyncio.gather(*(self.advance(row.request_id, State.PENDING) for row in page))
             returned += len(page)
             after = page[-1].request_id
         return returned

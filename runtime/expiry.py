@@ -64,8 +64,11 @@ class Expiry:
 
     async def _sweep(self) -> None:
         while rows := await self.ledger.due(self.steady(), limit=_PAGE):
-            for row in rows:
-                await self._end(row)
+            # Together, so that they share a commit: after a start there may be many. All are waited for, whatever
+            # becomes of one.
+            for outcome in await asyncio.gather(*map(self._end, rows), return_exceptions=True):
+                if outcome is not None:
+                    raise outcome
             if len(rows) < _PAGE:
                 return
 

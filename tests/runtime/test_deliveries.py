@@ -1,11 +1,13 @@
 """Requests on their way to agents: order, queueing, redelivery, expiry, cancelling, statuses."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from runtime.clocks import wall_clock
 from runtime.config import Config
 from tests.runtime.doubles import principal
 from tests.runtime.harness import PUMP, House, house
@@ -570,3 +572,52 @@ async def _until_waiting(h: House, count: int) -> None:
     with anyio.fail_after(5):
         while len(await h.twin.ledger.waiting("agent", limit=10)) != count:  # noqa: ASYNC110 - in the database
             await anyio.sleep(0.002)
+
+
+async def test_requests_that_expire_at_once_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = wall_clock()
+    async with house(tmp_path, steady=lambda: now) as h:
+        pump = await h.publish_td("agent", "pump")
+        sent = [await h.invoke(pump, "brief", None) for _ in range(5)]
+        together = _all_of(5, h.twin.ledger.advance)
+        monkeypatch.setattr(h.twin.ledger, "advance", together)
+
+        now += 1_000_000
+        h.runtime._due_changed(0)
+
+        for one in sent:
+            final = await h.runtime.final(one.request_id, 5)
+            assert final is not None
+            assert final.reason is Reason.EXPIRED
+
+
+async def test_requests_of_a_lost_session_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        agent = h.agent("agent")
+        sent = [(await h.invoke(pump, "setSpeed", number)).request_id for number in range(5)]
+        await h.until(lambda: len(agent.requests) == 5)
+        for request_id in sent:
+            agent.acknowledge[request_id]()
+        await _until_waiting(h, 0)
+        monkeypatch.setattr(h.twin.ledger, "advance", _all_of(5, h.twin.ledger.advance))
+
+        h.runtime.sessions.closed(agent)
+
+        await _until_waiting(h, 5)
+        assert [row.request_id for row in await h.twin.ledger.waiting("agent", limit=10)] == sent
+
+
+def _all_of(count: int, advance: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Lets none through before so many have come."""
+    come, all_there = 0, anyio.Event()
+
+    async def together(*given: Any, **more: Any) -> Any:
+        nonlocal come
+        come += 1
+        if come == count:
+            all_there.set()
+        await all_there.wait()
+        return await advance(*given, **more)
+
+    return together
