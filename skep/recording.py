@@ -25,6 +25,7 @@ FIT = 0.8
 
 _TIME_NAMES = ("timestamp", "time", "datetime", "date", "created", "ts", "at")
 _FORMATS = ("%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
+_LEAP = re.compile(r"(.+\d\d:\d\d:)60(\D.*)?")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
@@ -140,8 +141,12 @@ class Recording:
 
 def time_of(cell: str) -> int | None:
     """µs UTC of a cell: ISO 8601, common written forms, or seconds or milliseconds since 1970; None if it is none.
-    A time without zone is taken as UTC."""
+    A time without zone is taken as UTC; a leap second counts as the second after, as on the wire."""
     text = cell.strip()
+    leap = _LEAP.fullmatch(text)
+    if leap:
+        before = time_of(f"{leap[1]}59{leap[2] or ''}")
+        return None if before is None else before + _US
     if re.fullmatch(r"\d{9,10}(\.\d+)?", text):
         return round(float(text) * _US)
     if re.fullmatch(r"\d{12,13}", text):

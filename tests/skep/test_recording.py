@@ -26,6 +26,9 @@ def recording(folder: Path, text: str, *, time_column: str | None = None) -> Rec
         ("2026/01/01 00:00", NEW_YEAR),
         ("01.01.2026 00:00", NEW_YEAR),
         ("2026-01-01T01:00:00+01:00", NEW_YEAR),
+        ("2025-12-31T23:59:60Z", NEW_YEAR),
+        ("2025-12-31 23:59:60.5", NEW_YEAR + 500_000),
+        ("2026-01-01T00:59:60+01:00", NEW_YEAR),
         ("1767225600", NEW_YEAR),
         ("1767225600.5", NEW_YEAR + 500_000),
         ("1767225600000", NEW_YEAR),
@@ -33,6 +36,7 @@ def recording(folder: Path, text: str, *, time_column: str | None = None) -> Rec
         ("12.5", None),
         ("yesterday", None),
         ("2026-13-01", None),
+        ("2026-13-01T23:59:60Z", None),
         ("123456", None),
     ],
 )
