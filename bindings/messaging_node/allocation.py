@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from bindings.messaging_node.connectors import OK, Body
-from bindings.messaging_node.routes import Routes
+from bindings.messaging_node.routes import Routes, are_one
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.store import NodeStore
@@ -126,7 +126,7 @@ class Allocation:
         earlier connection."""
         found: list[str] = []
         for session in self._routes.keyed.at(key):
-            if self._settings.compatible or session.principal.account == caller.principal.account:
+            if self._settings.compatible or are_one(session, caller):
                 found += session.keys.get(key, ())
         return found
 

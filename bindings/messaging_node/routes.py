@@ -89,7 +89,7 @@ class Routes:
     # ------------------------------------------------------------ whose an address is
 
     def belongs(self, address: str, session: NodeSession) -> bool:
-        """Whether a session may use an address as its own: it, or another session of its account, holds it or one
+        """Whether a session may use an address as its own: it, or another of its account or runtime, holds it or one
         above it, or nobody does."""
         if scheme_of(address) in RESERVED:
             return False
@@ -100,7 +100,7 @@ class Routes:
                 return named == account
             holders = self.holders.at(one)
             if holders:
-                return any(holder is session or holder.principal.account == account for holder in holders)
+                return any(are_one(holder, session) for holder in holders)
         return True
 
     def settle(self, address: str, session: NodeSession) -> None:
@@ -124,7 +124,7 @@ class Routes:
         if not self._settings.compatible and not is_open(address):
             # Heard by others while it was nobody's; from now on it is not theirs to hear.
             for listener in self.listeners.at(address):
-                if listener.principal.account != session.principal.account:
+                if not are_one(listener, session):
                     self.unlisten(address, listener)
         self._add(address, session, key)
 
@@ -253,6 +253,13 @@ class Routes:
         session.let_go(address)
         if key is not None and key not in session.keys:
             self.keyed.remove(key, session)
+
+
+def are_one(session: NodeSession, other: NodeSession) -> bool:
+    """Whether two sessions share what they have: those of one account, and guests of one runtime."""
+    if session.principal.account == other.principal.account:
+        return True
+    return session.runtime_url == other.runtime_url and _are_alike(session.principal, other.principal)
 
 
 def _lineage(address: str) -> Iterator[str]:

@@ -138,6 +138,20 @@ async def test_connections_that_share_a_runtime_url_are_all_served(house: Skep) 
         assert (await first.ask("create", ALLOCATION))["body"]["code"] == 200
 
 
+async def test_addresses_of_a_runtime_may_be_released_by_another_connection_of_it(house: Skep) -> None:
+    async with client(house) as first, client(house) as second, client(house, "other") as other:
+        one, two = (await first.allocate())[0], (await first.allocate(allocationKey="k"))[0]
+        assert await other.code("delete", ALLOCATION, {"childrenResources": [one]}) == 403
+        assert await other.code("delete", ALLOCATION, {"resource": "k"}) == 200
+        await other.send("ping", two)
+        assert (await first.next())["to"] == two
+
+        assert await second.code("delete", ALLOCATION, {"childrenResources": [one]}) == 200
+        assert await second.code("delete", ALLOCATION, {"resource": "k"}) == 200
+
+        assert [await other.code("ping", address) for address in (one, two)] == [404, 404]
+
+
 async def test_stub_connects_without_a_handshake_and_takes_up_where_it_was(house: Skep) -> None:
     runtime = "runtime:/alice"
     async with stub(house, runtime) as one:
