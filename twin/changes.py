@@ -19,6 +19,8 @@ from twin.statements import upsert
 from twin.tables import ChangeRow, table
 
 MAX_CHANGES = 1_000
+MAX_PATCH_BYTES = 16_384
+"""Of a larger patch only the names of its members are kept, as null; their values are those of whoever reads it."""
 
 _CHANGES = table(ChangeRow)
 _DEVICES_OWN = frozenset({"forms", "base", "security", "securityDefinitions", "links", "uriVariables", "id"})
@@ -61,7 +63,7 @@ class ChangeLog:
         self._newest = max(self._newest + 1, self._clock())
         patch = b"{}"
         if what is Change.UPDATED and before is not None and after is not None:
-            patch = to_json(difference(_shown(before), _shown(after)))
+            patch = _patch(before, after)
         self._put.run(
             connection,
             slot=self._slot,
@@ -98,7 +100,7 @@ def shown_patch(patch: Mapping[str, Any], thing_id: str, td: Mapping[str, Any]) 
     """What changed, as somebody sees it to whom the Thing now looks like `td`: of a twin, values come from the twin's
     TD, never from the device's."""
     if not is_twin(thing_id):
-        return {**patch, "id": thing_id}
+        return {**{name: td.get(name) if value is None else value for name, value in patch.items()}, "id": thing_id}
     shown: dict[str, Any] = {"id": thing_id}
     for name, value in patch.items():
         if name in _DEVICES_OWN:
@@ -113,6 +115,12 @@ def shown_patch(patch: Mapping[str, Any], thing_id: str, td: Mapping[str, Any]) 
 
 def _stored(connection: Connection) -> Sequence[Any]:
     return connection.execute(select(*_CHANGES.c).order_by(_CHANGES.c.id)).all()
+
+
+def _patch(before: Entry, after: Entry) -> bytes:
+    found = difference(_shown(before), _shown(after))
+    patch = to_json(found)
+    return patch if len(patch) <= MAX_PATCH_BYTES else to_json(dict.fromkeys(found))
 
 
 def _shown(entry: Entry) -> dict[str, Any]:

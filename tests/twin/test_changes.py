@@ -8,7 +8,7 @@ from pydantic_core import from_json
 
 from tests.twin.conftest import Clock, OpenTwin
 from tests.twin.test_directory_contract import td
-from twin.changes import MAX_CHANGES, shown_patch
+from twin.changes import MAX_CHANGES, MAX_PATCH_BYTES, shown_patch
 from twin.store import Twin
 
 pytestmark = pytest.mark.anyio
@@ -92,3 +92,22 @@ def test_a_patch_of_a_twin_shows_what_its_consumer_sees() -> None:
         "title": "Seen",
     }
     assert shown_patch({"base": "http://x/"}, "urn:x", {}) == {"id": "urn:x", "base": "http://x/"}
+
+
+@pytest.mark.parametrize("thing_id", ["urn:x", "dtw:a:lamp"])
+async def test_of_a_large_patch_names_are_kept_and_values_read(opened: OpenTwin, thing_id: str) -> None:
+    agent = "a" if thing_id.startswith("dtw") else None
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            await twin.directory.put(thing_id, td(note="x" * MAX_PATCH_BYTES, gone=1), agent=agent)
+            await twin.directory.put(thing_id, td(note="y" * MAX_PATCH_BYTES), agent=agent)
+            change = twin.directory.changes_since(0, 10)[-1]
+            entry = twin.directory.get(thing_id)
+
+    assert entry is not None
+    assert from_json(change.patch) == {"note": None, "gone": None}
+    assert shown_patch(from_json(change.patch), thing_id, entry.td.document) == {
+        "id": thing_id,
+        "note": "y" * MAX_PATCH_BYTES,
+        "gone": None,
+    }
