@@ -36,7 +36,7 @@ from runtime.ports import (
     ValueStore,
 )
 from runtime.presence import Presence, Seen
-from runtime.rate import Budget, Rates
+from runtime.rate import rates_of
 from runtime.replies import Replies
 from runtime.router import Router
 from runtime.services import Services
@@ -180,7 +180,7 @@ class Runtime:
             deadline_s=self._config.requests.rpc_deadline_s,
             accepted=call_accepted,
         )
-        rates = _rates(self._config, clocks.steady)
+        rates = rates_of(self._config, clocks.steady)
 
         async def invoke(message: Message) -> DeliveryStatus:
             is_local = self.services.get(message.thing_id) is not None
@@ -396,21 +396,6 @@ class Runtime:
             return ended
         row = await self._stores.ledger.get(request_id)
         return row.status() if row else None
-
-
-def _rates(config: Config, steady: Callable[[], int]) -> Rates:
-    limits = config.limits
-    budget = Budget(
-        messages_per_second=limits.messages_per_second,
-        message_burst=limits.message_burst,
-        bytes_per_second=limits.bytes_per_second,
-        byte_burst=limits.byte_burst,
-    )
-    by_role = {
-        role: budget.of_role(own.messages_per_second, own.bytes_per_second, least_bytes=config.http.max_batch_bytes)
-        for role, own in limits.roles.items()
-    }
-    return Rates(clock=steady, budget=budget, by_role=by_role)
 
 
 async def _answered(work: Awaitable[DeliveryStatus], answer: "asyncio.Future[DeliveryStatus]") -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from runtime.config import Config
 from things.errors import RateLimited
 from things.identity import RESERVED_ACCOUNTS, Principal
 from things.messages import Message
@@ -102,3 +103,19 @@ class Rates:
     def _faded(self, thing_id: str) -> float:
         busy = self._things.get(thing_id)
         return 0.0 if busy is None else busy.minute * max(0.0, 1.0 - max(self.clock() - busy.at, 0) / 60_000_000)
+
+
+def rates_of(config: Config, clock: Callable[[], int]) -> Rates:
+    """The budgets that the configuration gives."""
+    limits = config.limits
+    budget = Budget(
+        messages_per_second=limits.messages_per_second,
+        message_burst=limits.message_burst,
+        bytes_per_second=limits.bytes_per_second,
+        byte_burst=limits.byte_burst,
+    )
+    by_role = {
+        role: budget.of_role(own.messages_per_second, own.bytes_per_second, least_bytes=config.http.max_batch_bytes)
+        for role, own in limits.roles.items()
+    }
+    return Rates(clock=clock, budget=budget, by_role=by_role)
