@@ -11,22 +11,23 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 
 from authz.documents import RoleDocument, RuleDocument
 from authz.files import PrivateFiles
-from authz.limits import barrier, is_guarded, is_repair
+from authz.limits import is_guarded
 from authz.policy.facts import Facts, Moment
 from authz.policy.folder import PolicyFolder
 from authz.policy.judging import Open, decision_of, judged
 from authz.policy.sets import NeedsContext, PolicySets, SetDocument
 from authz.prospects import Prospect, could_allow
 from authz.rights import Rights, RightsFile
-from authz.roles import BUILT_IN, RoleRights, grant_for, owner_of
-from authz.rules import MAX_RULES, MAX_RULES_OF_OWNER, Effect, Rule, deciding
+from authz.roles import BUILT_IN, RoleRights, owner_of
+from authz.rules import MAX_RULES, MAX_RULES_OF_OWNER, Rule
+from authz.stages import Stages, stages_of
 from things.addresses import TWIN_PREFIX, Address, Kind
 from things.decisions import Context, Decision
 from things.errors import Conflict, Forbidden, Invalid, NotFound, QueueFull, SkepError, StorageDamaged
@@ -138,8 +139,9 @@ class LocalAuthorizer:
         self, principal: Principal, operation: Operation, address: Address, context: Context | None = None
     ) -> list[tuple[str, Decision | None]]:
         """Each stage in order with what it says, None where it says nothing; the first that speaks decides."""
-        stages = self._stages(principal, operation, address)
-        policy = None if stages.is_repair else judged(self._sets, stages.facts, context or self._moment(address))
+        facts = Facts(principal=principal, operation=operation, address=address, context=None)
+        stages = self._stages(facts)
+        policy = None if stages.is_repair else judged(self._sets, facts, context or self._moment(address))
         return [("limit", stages.limit), ("policy", policy), ("rule", stages.rule), ("role", stages.role)]
 
     @property
@@ -274,41 +276,30 @@ class LocalAuthorizer:
     # ------------------------------------------------------------ private
 
     def _prepared(self, principal: Principal, operation: Operation, address: Address) -> "Decision | Open":
-        stages = self._stages(principal, operation, address)
+        facts = Facts(principal=principal, operation=operation, address=address, context=None)
+        stages = self._stages(facts)
         if stages.limit is not None:
             return stages.limit
         without = stages.rule or stages.role
         if stages.is_repair:
             return without
         try:
-            outcome = self._sets.outcome(stages.facts)
+            outcome = self._sets.outcome(facts)
         except NeedsContext:
-            return Open(self._sets, stages.facts, without)
+            return Open(self._sets, facts, without)
         return without if outcome is None else decision_of(outcome, operation)
 
-    def _stages(self, principal: Principal, operation: Operation, address: Address) -> "_Stages":
-        facts = Facts(principal=principal, operation=operation, address=address, context=None)
-        wall = barrier(principal, operation, address)
-        repair = is_repair(principal, operation, address)
-        if wall is None and self.problem is not None and not repair:
-            wall = f"closed: {self.problem}"
-        rule = deciding(self._rights.rules.values(), principal, operation, address)
-        return _Stages(
-            facts=facts,
-            limit=None if wall is None else Decision(allowed=False, rule=wall),
-            is_repair=repair,
-            rule=None if rule is None else Decision(allowed=rule.effect is Effect.ALLOW, rule=f"rule {rule.rule_id}"),
-            role=self._by_role(principal, operation, address),
+    def _stages(self, facts: Facts) -> Stages:
+        return stages_of(
+            facts,
+            rights=self._rights,
+            role=self._role_rights(facts.principal),
+            problem=self.problem,
+            account_type=self._account_type,
         )
 
     def _moment(self, address: Address) -> Moment:
         return Moment(now=self._clock(), thing_types=self._thing_types(address.thing_id))
-
-    def _by_role(self, principal: Principal, operation: Operation, address: Address) -> Decision:
-        grant = grant_for(self._role_rights(principal), principal, operation, address, self._account_type)
-        if grant is None:
-            return Decision(allowed=False, rule=f"role {principal.role} does not allow {operation}")
-        return Decision(allowed=True, rule=f"role {principal.role} allows {operation} on {grant.scope}")
 
     def _is_divided(self, thing_id: str) -> bool:
         """Whether any rule about the Thing looks at kinds or names; remembered, since rules may be many."""
@@ -401,12 +392,3 @@ class LocalAuthorizer:
                 listener()
             except Exception:  # one listener's trouble must not keep others at old rights
                 log.exception("a listener failed on changed rights")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stages:
-    facts: Facts
-    limit: Decision | None
-    is_repair: bool
-    rule: Decision | None
-    role: Decision
