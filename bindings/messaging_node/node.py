@@ -66,6 +66,7 @@ class MessagingNode:
         self._store = NodeStore(settings.file)
         self._registry: Registry | None = None
         self._connectors: dict[str, Connector] = {}
+        self._stubs = Stubs(settings.domain, stubs or {})
         self._ticks = 0
 
         def sink() -> Sink:
@@ -100,7 +101,7 @@ class MessagingNode:
             twins=self._twins,
             mirror=self._mirror,
             requests=self._requests,
-            resolve=Stubs(settings.domain, stubs or {}).resolve,
+            resolve=self._stubs.resolve,
         )
 
     @property
@@ -193,13 +194,14 @@ class MessagingNode:
     # ------------------------------------------------------------ for people
 
     def overview(self) -> dict[str, JSONValue]:
-        """Connectors and sessions, without their tokens."""
+        """Connectors, stubs and sessions, without their tokens."""
         return {
             "domain": self.settings.domain,
             "connectors": [
                 {"address": address, "kind": type(connector).__name__}
                 for address, connector in sorted(self._connectors.items())
             ],
+            "stubs": [{"domain": domain, "kind": type(stub).__name__} for domain, stub in sorted(self._stubs)],
             "waitingForResponses": len(self.relay.pending),
             "sessions": [_shown(session) for session in self.runtimes.everyone()],
         }

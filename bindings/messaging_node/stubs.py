@@ -5,7 +5,7 @@ The stub to the node's own domain ships with it and is described at
 stub is refused by a code of its own, so that a sender can tell "no way there" from "nobody there".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bindings.messaging_node.connectors import Body, Stub
 from bindings.messaging_node.sessions import NodeSession
@@ -20,6 +20,10 @@ class Stubs:
     def __init__(self, domain: str, foreign: Mapping[str, Stub]) -> None:
         self._domain = domain
         self._foreign = foreign
+
+    def __iter__(self) -> Iterator[tuple[str, Stub]]:
+        """Foreign domains and what leads there."""
+        return iter(self._foreign.items())
 
     def resolve(self, address: str) -> Stub | None:
         """The stub that leads to an address nobody here holds; None if it would be here. Raises NoStub."""

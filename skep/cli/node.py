@@ -17,7 +17,7 @@ def node() -> None:
 @node.command(epilog="Example: skep node routes --home ./site")
 @access_options
 def routes(access: Access) -> None:
-    """List the node's connectors and sessions, with the addresses each holds."""
+    """List the node's connectors, stubs and sessions, with the addresses each holds."""
 
     async def work(consumer: Consumer) -> object:
         return await consumer.call(NODE, "routes")
@@ -29,7 +29,10 @@ def routes(access: Access) -> None:
         return
     print_table(
         ("address", "answered by"),
-        ((one["address"], one["kind"]) for one in found["connectors"]),
+        [
+            *((one["address"], one["kind"]) for one in found["connectors"]),
+            *((f"whatever is of {one['domain']}", one["kind"]) for one in found["stubs"]),
+        ],
         empty="the node is not serving",
     )
     click.echo()

@@ -1,6 +1,7 @@
 """Doors that must stay shut: other accounts' runtimes and addresses, guests from elsewhere, foreign domains."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from bindings.messaging_node.callers import is_local
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.routes import _lineage
-from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.stubs import Stubs
+from skep import Consumer
 from tests.bindings.messaging_node.support import ALLOCATION, NODE, REGISTRY, SM, client, connected, stub
 from tests.support import Skep, skep
 from things.errors import NoStub
@@ -166,15 +167,8 @@ async def test_foreign_domain_is_refused_by_a_code_of_its_own(house: Skep) -> No
             assert (body["code"], body["error"]) == (404, "not-found")
 
 
-async def test_stub_of_a_foreign_domain_gets_its_messages_and_its_answers_come_back() -> None:
-    class Kept:
-        def __init__(self) -> None:
-            self.taken: list[str] = []
-
-        async def deliver(self, envelope: Any, caller: Any) -> None:
-            self.taken.append(envelope.to)
-
-    found = Kept()
+def test_stubs_are_found_by_domain() -> None:
+    found = Foreign()
     stubs = Stubs("localhost", {"other.example": found})
 
     assert stubs.resolve("comm://other.example/o") is found
@@ -184,15 +178,42 @@ async def test_stub_of_a_foreign_domain_gets_its_messages_and_its_answers_come_b
         stubs.resolve("comm://third.example/o")
 
 
-async def test_connectors_of_others_are_reached_like_the_node_s_own() -> None:
-    class Quality:
-        addresses = ("domain://qos.localhost",)
+class Quality:
+    """A connector of somebody else's."""
 
-        async def answer(self, envelope: Any, caller: Any) -> dict[str, Any]:
-            return {"code": 200}
+    addresses = ("domain://qos.localhost",)
 
-    node = MessagingNode(NodeSettings(), connectors=[Quality()])
-    assert [one.addresses for one in node._given] == [("domain://qos.localhost",)]
+    async def answer(self, envelope: Any, caller: Any) -> dict[str, Any]:
+        return {"code": 200, "value": caller.principal.account}
+
+
+class Foreign:
+    """A stub that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    async def deliver(self, envelope: Any, caller: Any) -> None:
+        self.taken.append(envelope.to)
+
+
+async def test_connectors_and_stubs_of_others_are_used_and_listed_like_the_node_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = Foreign()
+    given = partial(MessagingNode, connectors=[Quality()], stubs={"other.example": foreign})
+    monkeypatch.setattr("runtime.assembly.MessagingNode", given)
+    async with skep(tmp_path) as house:
+        mia = await house.add("mia", role="manager")
+        async with client(house, token=mia.token) as one, Consumer(house.http, token=mia.token) as consumer:
+            assert (await one.ask("read", "domain://qos.localhost"))["body"]["value"] == "mia"
+            await one.send("read", "comm://other.example/o")
+            assert (await one.ask("read", "comm://third.example/o"))["body"]["error"] == "no-stub"
+            found: Any = await consumer.call("dtw:skep:node", "routes")
+
+    assert foreign.taken == ["comm://other.example/o"]
+    assert {"address": "domain://qos.localhost", "kind": "Quality"} in found["connectors"]
+    assert found["stubs"] == [{"domain": "other.example", "kind": "Foreign"}]
 
 
 async def test_stub_connections_of_another_account_do_not_take_over(closed_house: Skep) -> None:
