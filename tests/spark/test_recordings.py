@@ -1,19 +1,23 @@
 """Transforms over real recordings, against the same things computed in plain Python from their definitions."""
 
 import math
+import random
 from itertools import groupby, pairwise
+from pathlib import Path
 from statistics import mean, median, stdev
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark.jobs import follow, runs
 from spark.transforms.anomalies import MAD_TO_SIGMA, flat_lines, mad_scores, stuck_clocks, z_scores
 from spark.transforms.grids import gaps, resample
 from spark.transforms.integrals import counter_deltas
 from spark.transforms.states import as_of
 from tests.spark.samples import AMBIENT, MACHINE, readings_of, recording
-from tests.twin.lake.samples import SECOND
+from tests.twin.lake.rollups import plain_rollups
+from tests.twin.lake.samples import SECOND, Lake, Rows
 from twin.lake.rows import HotRow
 
 pytestmark = [pytest.mark.spark, pytest.mark.parametrize("name", [MACHINE, AMBIENT])]
@@ -114,3 +118,26 @@ def test_deltas_and_state_of_a_recording(spark: SparkSession, name: str) -> None
     )
     last = [row for row in readings if row[0] <= middle[0]][-1]
     assert state == [(last[0], last[2])]
+
+
+def test_a_followed_recording_with_late_rows_has_the_rollups_that_plain_python_computes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    rows = recording(name)
+    # A tenth comes in at the end, as from an agent that was away.
+    late = set(random.Random(7).sample(range(len(rows)), len(rows) // 10))
+    arrived = [row for at, row in enumerate(rows) if at not in late] + [rows[at] for at in sorted(late)]
+    rows = [row._replace(row_id=row_id) for row_id, row in enumerate(arrived, 1)]
+    monkeypatch.setattr(runs, "FANOUT", 2)
+    lake = Lake(tmp_path / "lake")
+    for share in (0.5, 1.0):
+        lake.sealer.seal(Rows(rows), up_to=round(len(rows) * share))
+        assert follow.start(spark, str(lake.root), window="1d", max_rows=len(rows) // 4).awaitTermination(300)
+
+    found = follow.table(spark, str(lake.root), window="1d").collect()
+
+    expected = plain_rollups(rows, 24 * HOUR)
+    assert [row["count"] for row in found] == [row["count"] for row in expected]
+    for one, other in zip(found, expected, strict=True):
+        for column in ("sum", "min", "max", "first", "last", "mean_tw", "completeness"):
+            assert math.isclose(one[column], other[column], rel_tol=1e-9), column
