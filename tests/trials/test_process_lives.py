@@ -459,10 +459,11 @@ async def _said(agent: ManualAgent, request_id: str) -> None:
     await agent.say(request_id, State.COMPLETED)
 
 
-def lives(home: Path, count: int, *, alike: bool) -> str:
+def lives(home: Path, count: int, *, alike: bool, engine: str = "native") -> str:
     """Live so many lives in one process, `alike` every time or at random; what came of it, in one line."""
     with asyncio.Runner() as runner:
-        accounts = runner.run(furnished(home, {"works": "agent", "eve": "agent", "ann": "manager"}, TDS))
+        people = {"works": "agent", "eve": "agent", "ann": "manager"}
+        accounts = runner.run(furnished(home, people, TDS, f'[mqtt]\nengine = "{engine}"\n'))
         hosting = runtime_process(home)
         process = runner.run(hosting.__aenter__())
         try:
@@ -506,5 +507,6 @@ def test_requests_end_once_and_in_order_in_a_process_that_is_killed(tmp_path: Pa
 
 
 @pytest.mark.trial
-def test_requests_end_once_and_in_order_in_a_process_that_is_killed_often(tmp_path: Path) -> None:
-    print(lives(tmp_path / "home", LONG, alike=False))
+@pytest.mark.parametrize("engine", ["native", "amqtt"])
+def test_requests_end_once_and_in_order_in_a_process_that_is_killed_often(tmp_path: Path, engine: str) -> None:
+    print(lives(tmp_path / "home", LONG, alike=False, engine=engine))
