@@ -143,8 +143,7 @@ class Runtimes:
             if not is_guest(row.principal):
                 principal = self._sink().authenticator.standing(row.principal)
             until = self._until() if row.until is None else row.until
-            stub = row.principal if principal is None else principal
-            session = self._made(stub, row.runtime_url, row.token_hash, row.session_id)
+            session = self._made(principal or row.principal, row.runtime_url, row.token_hash, row.session_id)
             if principal is None or until <= now:
                 self._journal.ended(session)
                 continue
