@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from bindings.mqtt.server.engine import NativeEngine
 
 
+_PUBREC = Step.PUBREC
+_WAITS_FOR = {1: Step.PUBACK, 2: Step.PUBREC}
+"""By QoS. Kept here, since an Enum's members take long to come by."""
+
+
 class Writer(Protocol):
     """The connection, as far as deliveries know it."""
 
@@ -142,12 +147,12 @@ class Deliveries:
         session = self._session
         entry = session.in_flight.get(packet_id)
         if entry is None:
-            if kind == Kind.PUBREC and code < 0x80:
+            if kind == _PUBREC and code < 0x80:
                 self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
             return
         session.dirty = True
         delivered, entry.delivered = entry.delivered, None
-        if kind == Kind.PUBREC and entry.step in (Step.PUBREC, Step.PUBCOMP) and code < 0x80:
+        if kind == _PUBREC and entry.step in (_PUBREC, Step.PUBCOMP) and code < 0x80:
             entry.message, entry.step = None, Step.PUBCOMP
             self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
         elif kind == entry.step:
@@ -190,9 +195,7 @@ class Deliveries:
             return True
         session = self._session
         packet_id = session.packet_id()
-        session.in_flight[packet_id] = InFlight(
-            message, Step.PUBACK if qos == 1 else Step.PUBREC, encoded.size, delivered
-        )
+        session.in_flight[packet_id] = InFlight(message, _WAITS_FOR[qos], encoded.size, delivered)
         session.in_flight_bytes += encoded.size
         session.dirty = True
         self._writer.write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)

@@ -148,6 +148,7 @@ def _connect(level: int, data: bytes, pos: int, end: int) -> Connect:
 _topics: dict[bytes, str] = {}
 """Publish topics seen lately, decoded and checked: a device repeats its few topics for ever."""
 
+_TOPIC_ALIAS, _PAYLOAD_FORMAT, _PUBLISH = Property.TOPIC_ALIAS, Property.PAYLOAD_FORMAT, Place.PUBLISH
 _MAX_TOPICS = 4_096
 _MAX_CACHED_TOPIC = 256
 
@@ -182,8 +183,8 @@ def decode_publish(
         if pos < end and not data[pos]:
             pos += 1
         else:
-            properties, pos = read_properties(data, pos, end, Place.PUBLISH)
-            if (alias := properties.get(Property.TOPIC_ALIAS)) is not None:
+            properties, pos = read_properties(data, pos, end, _PUBLISH)
+            if (alias := properties.get(_TOPIC_ALIAS)) is not None:
                 if alias > alias_maximum:
                     raise BadPacket(Reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is over {alias_maximum}")
                 if topic and aliases is not None:
@@ -217,22 +218,23 @@ def _check_topic(topic: str) -> None:
         raise BadPacket(Reason.TOPIC_NAME_INVALID, "a topic to publish to is empty or has a wildcard")
 
 
+_FIELDS: Mapping[int, str] = {
+    Property.USER_PROPERTY: "user_properties",
+    Property.MESSAGE_EXPIRY: "expiry_s",
+    Property.RESPONSE_TOPIC: "response_topic",
+    Property.CORRELATION_DATA: "correlation",
+    Property.CONTENT_TYPE: "content_type",
+}
+
+
 def _publish(topic: str, payload: bytes, qos: int, retain: bool, duplicate: bool, properties: Properties) -> Publish:
-    response_topic = properties.get(Property.RESPONSE_TOPIC)
+    fields = {_FIELDS[identifier]: value for identifier, value in properties.items() if identifier in _FIELDS}
+    response_topic = fields.get("response_topic")
     if response_topic is not None and (not response_topic or "+" in response_topic or "#" in response_topic):
         raise protocol_error("the response topic is empty or has a wildcard")  # [MQTT-3.3.2-14]
+    is_text = properties.get(_PAYLOAD_FORMAT, 0) == 1
     return Publish(
-        topic=topic,
-        payload=payload,
-        qos=qos,
-        retain=retain,
-        duplicate=duplicate,
-        user_properties=properties.get(Property.USER_PROPERTY, ()),
-        expiry_s=properties.get(Property.MESSAGE_EXPIRY),
-        response_topic=response_topic,
-        correlation=properties.get(Property.CORRELATION_DATA),
-        content_type=properties.get(Property.CONTENT_TYPE),
-        payload_is_text=properties.get(Property.PAYLOAD_FORMAT, 0) == 1,
+        topic=topic, payload=payload, qos=qos, retain=retain, duplicate=duplicate, payload_is_text=is_text, **fields
     )
 
 

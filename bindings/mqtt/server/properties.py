@@ -1,6 +1,6 @@
 """MQTT 5 properties: one table says what each is called, how it is written, where it may stand and what it may be."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any
@@ -137,25 +137,49 @@ RULES: Mapping[int, Rule] = {
 }
 
 
+Reader = Callable[[bytes, int, int], tuple[Any, int]]
+
+
+def _read_pair(data: bytes, pos: int, end: int) -> tuple[tuple[str, str], int]:
+    name, pos = read_text(data, pos, end)
+    value, pos = read_text(data, pos, end)
+    return (name, value), pos
+
+
+_READERS: Mapping[Kind, Reader] = {
+    Kind.BYTE: read_byte,
+    Kind.TWO: read_two,
+    Kind.FOUR: read_four,
+    Kind.VARINT: read_varint,
+    Kind.TEXT: read_text,
+    Kind.BINARY: read_binary,
+    Kind.PAIR: _read_pair,
+}
+_TABLES: Mapping[Place, Mapping[int, tuple[Rule, Reader]]] = {
+    place: {identifier: (rule, _READERS[rule.kind]) for identifier, rule in RULES.items() if place in rule.places}
+    for place in Place
+}
+"""By place, so that a property costs one look-up: members and hashes of an Enum are slow to come by."""
+
+_USER_PROPERTY, _SUBSCRIPTION_ID = _P.USER_PROPERTY, _P.SUBSCRIPTION_ID
+
+
 def read_properties(data: bytes, pos: int, end: int, place: Place) -> tuple[Properties, int]:
     """The properties that start at `pos` with their length; each is checked against its rule."""
     length, pos = read_varint(data, pos, end)
     stop = pos + length
     if stop > end:
         raise malformed("the property length reaches past the end of the packet")
+    table = _TABLES[place]
     found: Properties = {}
     while pos < stop:
         # Every identifier fits one byte; a continuation bit makes it one that does not exist.
         identifier = data[pos]
-        rule = RULES.get(identifier)
-        if rule is None:
-            raise malformed(f"0x{identifier:02X} is no property")
-        if place not in rule.places:
-            detail = f"{Property(identifier).name} may not stand in {place.value}"
-            # MQTT 5.0, 2.2.2.2: not valid for the packet type makes it malformed; from the wrong side is another thing.
-            raise protocol_error(detail) if place in rule.servers else malformed(detail)
-        value, pos = _read_value(rule, data, pos + 1, stop)
-        if rule.kind is Kind.PAIR:
+        if identifier not in table:
+            raise _misplaced(identifier, place)
+        rule, read = table[identifier]
+        value, pos = read(data, pos + 1, stop)
+        if identifier == _USER_PROPERTY:
             pairs = found.setdefault(identifier, [])
             if len(pairs) >= MAX_USER_PROPERTIES:
                 raise BadPacket(Reason.QUOTA_EXCEEDED, f"more than {MAX_USER_PROPERTIES} user properties")
@@ -165,28 +189,31 @@ def read_properties(data: bytes, pos: int, end: int, place: Place) -> tuple[Prop
             raise protocol_error(f"{Property(identifier).name} stands twice")
         if isinstance(value, int) and (value < rule.minimum or (rule.maximum is not None and value > rule.maximum)):
             raise BadPacket(rule.offence, f"{Property(identifier).name} may not be {value}")
-        found[identifier] = [value] if identifier == Property.SUBSCRIPTION_ID else value
+        found[identifier] = [value] if identifier == _SUBSCRIPTION_ID else value
     return found, pos
 
 
-def _read_value(rule: Rule, data: bytes, pos: int, end: int) -> tuple[Any, int]:
-    match rule.kind:
-        case Kind.BYTE:
-            return read_byte(data, pos, end)
-        case Kind.TWO:
-            return read_two(data, pos, end)
-        case Kind.FOUR:
-            return read_four(data, pos, end)
-        case Kind.VARINT:
-            return read_varint(data, pos, end)
-        case Kind.TEXT:
-            return read_text(data, pos, end)
-        case Kind.BINARY:
-            return read_binary(data, pos, end)
-        case Kind.PAIR:
-            name, pos = read_text(data, pos, end)
-            value, pos = read_text(data, pos, end)
-            return (name, value), pos
+def _misplaced(identifier: int, place: Place) -> BadPacket:
+    """MQTT 5.0, 2.2.2.2: not valid for the packet type makes it malformed; from the wrong side is another thing."""
+    rule = RULES.get(identifier)
+    if rule is None:
+        return malformed(f"0x{identifier:02X} is no property")
+    detail = f"{Property(identifier).name} may not stand in {place.value}"
+    return protocol_error(detail) if place in rule.servers else malformed(detail)
+
+
+_WRITERS: Mapping[Kind, Callable[[Any], bytes]] = {
+    Kind.BYTE: lambda value: bytes((value,)),
+    Kind.TWO: lambda value: value.to_bytes(2, "big"),
+    Kind.FOUR: lambda value: value.to_bytes(4, "big"),
+    Kind.VARINT: varint,
+    Kind.TEXT: utf8,
+    Kind.BINARY: binary,
+    Kind.PAIR: lambda value: utf8(value[0]) + utf8(value[1]),
+}
+_MARKED: Mapping[int, tuple[bytes, Callable[[Any], bytes]]] = {
+    identifier: (bytes((identifier,)), _WRITERS[rule.kind]) for identifier, rule in RULES.items()
+}
 
 
 def write_properties(properties: Properties) -> bytes:
@@ -195,22 +222,7 @@ def write_properties(properties: Properties) -> bytes:
         return b"\0"
     parts = bytearray()
     for identifier, value in properties.items():
-        mark = bytes((identifier,))
-        match RULES[identifier].kind:
-            case Kind.BYTE:
-                parts += mark + bytes((value,))
-            case Kind.TWO:
-                parts += mark + value.to_bytes(2, "big")
-            case Kind.FOUR:
-                parts += mark + value.to_bytes(4, "big")
-            case Kind.VARINT:
-                for number in value:
-                    parts += mark + varint(number)
-            case Kind.TEXT:
-                parts += mark + utf8(value)
-            case Kind.BINARY:
-                parts += mark + binary(value)
-            case Kind.PAIR:
-                for name, text in value:
-                    parts += mark + utf8(name) + utf8(text)
+        mark, write = _MARKED[identifier]
+        for each in value if identifier in (_USER_PROPERTY, _SUBSCRIPTION_ID) else (value,):
+            parts += mark + write(each)
     return varint(len(parts)) + bytes(parts)
