@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from authz.limits import barrier, is_repair
 from authz.policy.facts import Facts
 from authz.rights import Rights
-from authz.roles import RoleRights, grant_for
+from authz.roles import RoleRights, Scope, grant_for
 from authz.rules import Effect, deciding
 from things.decisions import Decision
 from things.identity import AccountType
+from things.messages import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,16 @@ def stages_of(
         wall = f"closed: {problem}"
     rule = deciding(rights.rules.values(), principal, operation, address)
     grant = grant_for(role, principal, operation, address, account_type)
-    by_role = f"allows {operation} on {grant.scope}" if grant else f"does not allow {operation}"
     return Stages(
         limit=None if wall is None else Decision(allowed=False, rule=wall),
         is_repair=repair,
         rule=None if rule is None else Decision(allowed=rule.effect is Effect.ALLOW, rule=f"rule {rule.rule_id}"),
-        role=Decision(allowed=grant is not None, rule=f"role {principal.role} {by_role}"),
+        role=_by_role(principal.role, operation, grant.scope if grant else None),
     )
+
+
+@lru_cache(maxsize=1_024)
+def _by_role(role: str, operation: Operation, scope: Scope | None) -> Decision:
+    """What a role says; one object for the many decisions that are remembered."""
+    says = f"does not allow {operation}" if scope is None else f"allows {operation} on {scope}"
+    return Decision(allowed=scope is not None, rule=f"role {role} {says}")
