@@ -29,6 +29,7 @@ from things.jsontext import decode, encode
 DIRECTORY = "dtw:directory:things"
 REQUESTS = "dtw:skep:requests"
 THINGS_A_PAGE = 100
+REQUESTS_A_PAGE = 100
 CONFIRMATION = "X-Confirmation"
 MAX_WAIT_S = 60.0
 """The longest a runtime holds a request open; longer waits ask again."""
@@ -209,11 +210,20 @@ class Consumer:
         found = await self.call(REQUESTS, "readRequest", {"callerRef": reference})
         return Requested(self, Status.of(found if isinstance(found, dict) else {}))
 
-    async def requests(self, **filters: str) -> list[dict[str, JsonValue]]:
-        """Own requests (managers: all), newest first; filters are thing, caller, state, from and to."""
-        found = await self.http.json("GET", "/requests", query=list(filters.items()))
-        items = found.get("items") if isinstance(found, dict) else None
-        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    async def requests(self, limit: int = REQUESTS_A_PAGE, **filters: str) -> list[dict[str, JsonValue]]:
+        """Own requests (managers: all), newest first, at most `limit`; filters are thing, caller, state, from, to."""
+        rows: list[dict[str, JsonValue]] = []
+        query = dict(filters)
+        while len(rows) < limit:
+            page = await self.http.json(
+                "GET", "/requests", query=[*query.items(), ("limit", str(min(limit - len(rows), REQUESTS_A_PAGE)))]
+            )
+            items, cursor = (page.get("items"), page.get("cursor")) if isinstance(page, dict) else (None, None)
+            rows += [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+            if not isinstance(cursor, str):
+                break
+            query["cursor"] = cursor
+        return rows
 
     async def request_document(self, request_id: str) -> dict[str, JsonValue]:
         """Everything the runtime keeps of a request."""

@@ -21,18 +21,28 @@ def requests() -> None:
 @click.option("--state", type=click.Choice([state.value for state in State]), help="Only in this state.")
 @click.option("--from", "start", type=Moment(), help="Only since.")
 @click.option("--to", "end", type=Moment(), help="Only before.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @access_options
 def list_requests(
-    access: Access, thing: str | None, caller: str | None, state: str | None, start: str | None, end: str | None
+    access: Access,
+    thing: str | None,
+    caller: str | None,
+    state: str | None,
+    start: str | None,
+    end: str | None,
+    limit: int,
 ) -> None:
     """List requests, newest first."""
     filters = {"thing": thing, "caller": caller, "state": state, "from": start, "to": end}
     given = {name: value for name, value in filters.items() if value is not None}
 
     async def work(consumer: Consumer) -> list[dict[str, JSONValue]]:
-        return await consumer.requests(**given)
+        return await consumer.requests(limit + 1, **given)
 
     found = with_consumer(access, work)
+    if len(found) > limit:
+        del found[limit:]
+        click.echo(f"these are the newest {limit}; --limit shows more", err=True)
     if access.json:
         print_json(found)
         return

@@ -198,6 +198,11 @@ def test_request_for_an_absent_agent_is_listed_shown_and_taken_back_once(skep: S
     assert taken_back.out.startswith("cancelled")
     assert (again.code, again.err.partition(":")[0]) == (5, "conflict")
     assert skep("requests", "ls", "--thing", "dtw:valves:v1", "--state", "pending", "--json", *home).json() == []
+    for number in range(3):
+        skep("invoke", "dtw:valves:v1", "turn", str(number), *home)
+    newest = skep("requests", "ls", "--thing", "dtw:valves:v1", "--limit", "2", "--json", *home)
+    assert [item["input"] for item in newest.json()] == [2, 1]
+    assert "--limit shows more" in newest.err
     late = skep("invoke", "dtw:valves:v1", "turn", "--expires", "0", *home)
     assert (late.code, late.err.partition(":")[0]) == (6, "not-connected")
 

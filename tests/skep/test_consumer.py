@@ -255,3 +255,16 @@ async def test_history_is_read_back_newest_first(agent: Agent, ann: Consumer) ->
     rows = await ann.thing(PUMP).history("flow", order="desc")
 
     assert [row["value"] for row in rows] == [13.5, 12.5]
+
+
+async def test_requests_are_listed_over_several_pages_up_to_a_limit(
+    a_site: Site, ann: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skep.consumer.REQUESTS_A_PAGE", 2)
+    async with an_agent(a_site):
+        pass  # announced, and gone
+    for number in range(5):
+        await ann.invoke(PUMP, "setSpeed", number)
+
+    assert [row["input"] for row in await ann.requests(limit=4)] == [4, 3, 2, 1]
+    assert len(await ann.requests(limit=50, state="pending")) == 5
