@@ -7,6 +7,7 @@ change, as text: the latest ready, many more compressed. Presence is put in when
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import from_json
@@ -22,8 +23,8 @@ from things.times import rfc3339
 from things.twin_td import FormsOf, TwinSecurity, presence_names, twin_td
 from things.vocabulary import Term
 
-MAX_READY_BYTES = 8_388_608
-"""Of the results kept as text: some thousand."""
+MAX_READY_BYTES = 4_194_304
+"""Of the results kept as text: some hundreds."""
 MAX_COMPRESSED_BYTES = 33_554_432
 """Of the results kept compressed: some ten thousand Things for a handful of different rights."""
 
@@ -129,7 +130,7 @@ class TwinViews:
 
     def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> bytes:
         """What does not change while its agent comes and goes."""
-        rights, http_base = self._rights(entry, principal), self._http_base()
+        rights, http_base = _shared(self._rights(entry, principal)), self._http_base()
         # The HTTP listeners come last; what is asked for before must not stay without their addresses.
         key = (entry.thing_id, entry.version, tuple(entry.overlay.items()), rights, protocol, http_base)
         found = self._remembered.get(key)
@@ -174,6 +175,12 @@ class TwinViews:
             for operation in _ASKED
             if decide(principal, operation, Address(thing_id, kind, name)).allowed
         )
+
+
+@lru_cache(maxsize=1_024)
+def _shared(rights: _Rights) -> _Rights:
+    """One object for all equal ones: thousands are remembered, and most are alike."""
+    return rights
 
 
 class _Remembered:
