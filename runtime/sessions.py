@@ -44,7 +44,7 @@ class Live:
     session: Session
     principal: Principal
     takes_requests: bool = False
-    speaks_for: set[str] = field(default_factory=set)
+    speaks_for: dict[str, None] = field(default_factory=dict)
     """Single Things it takes requests for."""
     reporting: "Reporting | None" = None
 
@@ -284,7 +284,7 @@ class LiveSessions:
         if thing_id is None:
             live.takes_requests = True
         else:
-            live.speaks_for.add(thing_id)
+            live.speaks_for[thing_id] = None
         if self.watch:
             self.watch.reachable(session, thing_id)
 
@@ -295,7 +295,7 @@ class LiveSessions:
         if thing_id is None:
             live.takes_requests = False
         else:
-            live.speaks_for.discard(thing_id)
+            live.speaks_for.pop(thing_id, None)
         if self.watch:
             self.watch.unreachable(session, thing_id)
 

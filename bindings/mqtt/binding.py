@@ -161,7 +161,9 @@ class MqttBinding:
 
     def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
         principal = self._sink.authenticator.standing(link.principal)
-        if principal is None:
+        was = link.principal
+        if principal is None or (principal.type, principal.role) != (was.type, was.role):
+            # What waits was let through under other rights.
             return False
         session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder)
         # It ends with its account or login, and by the engine's clock: not with the token it last came with.

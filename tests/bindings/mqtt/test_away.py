@@ -165,7 +165,10 @@ async def test_what_waits_survives_a_restart_and_goes_on_waiting(tmp_path: Path)
             assert [each.value for each in await client.settle()] == [81, 82]
 
 
-async def test_an_account_that_lost_its_rights_while_nothing_ran_has_no_session_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("act", ["disable", "role"])
+async def test_an_account_that_lost_its_rights_while_nothing_ran_has_no_session_after_it(
+    tmp_path: Path, act: str
+) -> None:
     home, tokens = tmp_path / "home", dict[str, str]()
     async with stored_house(home, tokens) as lamp:
         await lamp.account("lights", AccountType.AGENT, Role.AGENT)
@@ -177,11 +180,15 @@ async def test_an_account_that_lost_its_rights_while_nothing_ran_has_no_session_
             await client.subscribe(EVENTS)
         await left(lamp)
     async with house(home, NativeEngine) as offline:
-        await offline.authenticator.administration.disable("viewer1", by="test")
+        if act == "disable":
+            await offline.authenticator.administration.disable("viewer1", by="test")
+        else:
+            await offline.authenticator.administration.set_role("viewer1", Role.NONE, by="test")
 
     async with stored_house(home, tokens) as lamp:
         await overheated(lamp, 82)
-        await lamp.authenticator.administration.enable("viewer1", by="test")
+        if act == "disable":
+            await lamp.authenticator.administration.enable("viewer1", by="test")
 
         async with watcher(lamp) as client:
             assert not client.session_present
