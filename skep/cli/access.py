@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from skep.consumer import Consumer
 from things.errors import Unavailable
@@ -82,14 +83,23 @@ async def serving(home: Path, patience_s: float = STARTING_S) -> None:
             return
 
 
+def chosen_url(home: Path | None, url: str | None) -> str | None:
+    """The URL to go by: what stands on the line counts more than SKEP_URL. Raises UsageError if --home and --url both
+    stand there."""
+    if home is None or url is None:
+        return url
+    if click.get_current_context().get_parameter_source("url") is ParameterSource.ENVIRONMENT:
+        return None
+    raise click.UsageError("give --home or --url, not both")
+
+
 def access_options(command: Callable[..., T]) -> Callable[..., T]:
     """`--home`, `--url`, `--token`, `--ca` and `--json`, handed to the command as one `access`."""
 
     def wrapped(
         *args: Any, home: Path | None, url: str | None, token: str | None, ca: Path | None, as_json: bool, **rest: Any
     ) -> T:
-        if url is not None and home is not None:
-            raise click.UsageError("give --home or --url, not both")
+        url = chosen_url(home, url)
         access = Access(home=(home or default_home()).expanduser(), url=url, token=token, ca=ca, json=as_json)
         return command(*args, access=access, **rest)
 

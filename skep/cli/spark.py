@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import default_home, run_async
+from skep.cli.access import chosen_url, default_home, run_async
 from things.errors import Unavailable
 
 JOBS = {
@@ -83,8 +83,7 @@ def serve(
     thing: str,
 ) -> None:
     """Run jobs when asked by an action, and publish their tables as Things, until stopped."""
-    if url is not None and home is not None:
-        raise click.UsageError("give --home or --url, not both")
+    url = chosen_url(home, url)
     if url is not None and (token is None or lake is None):
         raise click.UsageError("--url needs --lake, and --token or SKEP_TOKEN")
     if importlib.util.find_spec("pyspark") is None:

@@ -357,6 +357,15 @@ def test_unreachable_runtime_and_wrong_token_have_their_own_codes(skep: Skep, se
     assert wrong.code == 3
 
 
+def test_a_folder_on_the_line_counts_more_than_an_address_in_the_environment(
+    skep: Skep, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKEP_URL", "https://127.0.0.1:9")
+
+    assert skep("things", "ls", "--home", str(served.home), "--json").code == 0
+    assert skep("things", "ls", "--home", str(served.home), "--url", "https://x").code == 2
+
+
 def test_doctor_finds_what_is_wrong(skep: Skep, tmp_path: Path) -> None:
     (tmp_path / "skep.toml").write_text("versoin = 1\n")
     tmp_path.chmod(0o755)
