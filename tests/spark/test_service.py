@@ -165,8 +165,14 @@ async def test_a_cancelled_run_leaves_no_process_and_the_table_is_free_again(tmp
 
 def runs() -> list[psutil.Process]:
     """The job processes that this one started."""
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if "spark.jobs.rollup" in process.cmdline()]
+    return [process for process in psutil.Process().children(recursive=True) if _is_run(process)]
+
+
+def _is_run(process: psutil.Process) -> bool:
+    try:
+        return "spark.jobs.rollup" in process.cmdline()
+    except psutil.NoSuchProcess:  # one of Spark's own that ended just now
+        return False
 
 
 def test_two_jobs_do_not_write_one_table(tmp_path: Path) -> None:
