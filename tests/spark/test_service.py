@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from skep import jobs
 from skep.agent import Agent
 from skep.consumer import Change, Consumer
 from skep.jobs import Jobs, Workplace
@@ -101,23 +102,23 @@ async def test_a_day_is_recomputed_by_an_action_and_its_table_seen_by_all(tmp_pa
 
             tasks.start_soon(watch)
             with anyio.fail_after(PATIENCE_S):
-                jobs = consumer.thing("dtw:jobs:jobs")
+                thing = consumer.thing("dtw:jobs:jobs")
 
-                first = await jobs.invoke("rollup", {"day": "yesterday"})
-                second = await (await jobs.invoke("recompute", {})).final()
+                first = await thing.invoke("rollup", {"day": yesterday(0)[:10]})
+                second = await (await thing.invoke("recompute", {})).final()
                 statuses: list[Status] = [status async for status in first.statuses()]
                 heard = [await anext(aiter(mqtt.messages)) for _ in range(2)]
                 rows = await published(consumer)
                 table = await consumer.thing(TABLE).describe()
-                last_run: Any = await jobs.read("lastRun")
+                last_run: Any = await thing.read("lastRun")
                 await all_seen.wait()
 
                 # A reading that came late, and the same day once more.
                 await measured(running, agent, {310: 5.0})
                 await admin.call("dtw:history:lake", "seal")
-                again: Any = await (await jobs.invoke("recompute", {"day": yesterday(0)[:10]})).result(PATIENCE_S)
+                again: Any = await (await thing.invoke("recompute", {"day": yesterday(0)[:10]})).result(PATIENCE_S)
                 repaired = await published(consumer)
-                wrong = await (await jobs.invoke("rollup", {"window": "soon"})).final()
+                wrong = await (await thing.invoke("rollup", {"window": "soon"})).final()
 
     day = yesterday(0)[:10]
     assert statuses[-1].is_success, statuses[-1]
@@ -163,9 +164,15 @@ async def test_a_cancelled_run_leaves_no_process_and_the_table_is_free_again(tmp
     assert said == [["rollup-5m"], []]
 
 
+def test_yesterday_is_the_day_before_today() -> None:
+    before = datetime.now(UTC).date()
+    found = jobs._day("yesterday")
+    assert found in (before - timedelta(days=1), datetime.now(UTC).date() - timedelta(days=1))
+
+
 def runs() -> list[psutil.Process]:
-    """The job processes that this one started."""
-    return [process for process in psutil.Process().children(recursive=True) if _is_run(process)]
+    """The job processes that this one started; what those are about to start looks like them for a moment."""
+    return [process for process in psutil.Process().children() if _is_run(process)]
 
 
 def _is_run(process: psutil.Process) -> bool:
