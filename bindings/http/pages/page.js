@@ -5,6 +5,9 @@ const things = new Map(); // thing id → TD
 const values = new Map(); // "thing id\nname" → {value, created}
 const happened = []; // latest events, newest first
 const outcomes = new Map(); // request id → function that shows a status
+const statuses = new Map(); // request id → its latest status; it may come before the answer that names the request
+const requested = new Map(); // "thing id\nname" → request id of the last one, for a view that is drawn again
+const MAX_STATUSES = 100;
 const series = new Map(); // "thing id\nname" → [[time, number]] of what is on screen
 const cards = new Map(); // "thing id\nname" → function that shows a value
 const MAX_POINTS = 240;
@@ -151,8 +154,7 @@ function leave() {
   inbox?.close();
   stream = inbox = profile = null;
   localStorage.removeItem(MARK);
-  things.clear();
-  values.clear();
+  for (const kept of [things, values, outcomes, statuses, requested]) kept.clear();
   byId("house").hidden = true;
   byId("door").hidden = false;
   byId("login").elements.login.focus();
@@ -214,8 +216,7 @@ function listen() {
   inbox = new EventSource(`/inbox${after}`);
   inbox.addEventListener("status", (event) => {
     if (event.lastEventId) lastStatus = event.lastEventId;
-    const status = JSON.parse(event.data);
-    outcomes.get(status.requestID)?.(status);
+    heard(JSON.parse(event.data));
   });
 }
 
@@ -588,8 +589,9 @@ function actionCard(id, name, definition) {
         report(outcome, { state: "completed", output });
       } else {
         const status = await api("POST", `/things/${path(id)}/actions/${path(name)}`, asked.read());
+        requested.set(`${id}\n${name}`, status.requestID);
         outcomes.set(status.requestID, (one) => report(outcome, one));
-        report(outcome, status);
+        heard(status);
       }
     } catch (error) {
       outcome.replaceChildren(element("span", { class: "chip bad", text: "refused" }), element("span", { text: error.message }));
@@ -597,6 +599,11 @@ function actionCard(id, name, definition) {
       button.disabled = false;
     }
   });
+  const last = requested.get(`${id}\n${name}`);
+  if (last !== undefined) {
+    outcomes.set(last, (one) => report(outcome, one));
+    if (statuses.has(last)) report(outcome, statuses.get(last));
+  }
   return element(
     "article",
     { class: "action card" },
@@ -608,6 +615,13 @@ function actionCard(id, name, definition) {
 
 const FINAL = new Set(["completed", "failed", "cancelled"]);
 const ORDER = ["pending", "delivered", "waiting", "running", "applied", "completed", "failed", "cancelled"];
+
+function heard(status) {
+  const known = statuses.get(status.requestID);
+  if (!known || ORDER.indexOf(known.state) <= ORDER.indexOf(status.state)) statuses.set(status.requestID, status);
+  if (statuses.size > MAX_STATUSES) statuses.delete(statuses.keys().next().value);
+  outcomes.get(status.requestID)?.(statuses.get(status.requestID) ?? status);
+}
 
 function report(outcome, status) {
   const earlier = outcome.dataset.request === status.requestID ? ORDER.indexOf(outcome.dataset.state) : -1;
