@@ -1,8 +1,8 @@
 """The clocks of requests: what was not delivered by `expires` ends as expired, what an agent did not finish by its
 deadline ends as timed out; exact to the moment, without anybody reconnecting.
 
-One task sleeps until the earliest of all clocks. The ledger finds what is due by index, so nothing here grows with the
-number of requests.
+One task sleeps until the earliest of all clocks, and asks the ledger only then: it finds what is due by index, and
+requests that come and end meanwhile cost it nothing.
 """
 
 import asyncio
@@ -32,35 +32,41 @@ class Expiry:
     keep_s: float
     """How long final requests are kept."""
     _next: int | None = None
+    """The earliest time at which something may expire; it may have ended since."""
+    _wakes: int = 0
+    """When the sleeper wakes by itself."""
     _earlier: asyncio.Event = field(default_factory=asyncio.Event)
 
     def due_changed(self, at: int | None) -> None:
         """Something may expire at this time; called on the loop."""
         if at is not None and (self._next is None or at < self._next):
             self._next = at
-            self._earlier.set()
+            if at < self._wakes:
+                self._earlier.set()
 
     async def serve(self) -> None:
         """Run until cancelled."""
         while True:
             try:
                 await self._sweep()
-                self._next = await self.ledger.next_due()
+                self._next = None  # what is due by requests that come meanwhile may be missing in what is read
+                self.due_changed(await self.ledger.next_due())
             except SkepError as error:
                 log.error("expiry paused", extra={"code": error.code})
                 self._next = self.steady() + int(_RETRY_S * 1_000_000)
             await self._sleep()
 
     async def _sleep(self) -> None:
-        self._earlier.clear()
-        wait_s = _LONGEST_SLEEP_S
-        if self._next is not None:
-            wait_s = min(wait_s, max((self._next - self.steady()) / 1_000_000, 0.0) + 0.001)
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._earlier.wait()
-        except TimeoutError:
-            return
+        """Until something may expire, or it is time to look all the same."""
+        latest = self.steady() + int(_LONGEST_SLEEP_S * 1_000_000)
+        while True:
+            self._wakes = latest if self._next is None else min(self._next, latest)
+            self._earlier.clear()
+            try:
+                async with asyncio.timeout(max((self._wakes - self.steady()) / 1_000_000, 0.0) + 0.001):
+                    await self._earlier.wait()
+            except TimeoutError:
+                return
 
     async def _sweep(self) -> None:
         while rows := await self.ledger.due(self.steady(), limit=_PAGE):

@@ -11,7 +11,7 @@ from runtime.clocks import wall_clock
 from runtime.config import Config
 from tests.runtime.doubles import principal
 from tests.runtime.harness import PUMP, House, house
-from things.delivery import Reason, State
+from things.delivery import DeliveryStatus, Reason, State
 from things.errors import (
     Conflict,
     Forbidden,
@@ -589,6 +589,52 @@ async def test_requests_that_expire_at_once_share_a_commit(tmp_path: Path, monke
             final = await h.runtime.final(one.request_id, 5)
             assert final is not None
             assert final.reason is Reason.EXPIRED
+
+
+async def test_requests_that_come_and_end_in_time_cost_no_look_at_the_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        agent = h.agent("agent")
+        due = h.twin.ledger.due
+
+        async def noted(now: int, *, limit: int) -> Any:
+            looks.append(now)
+            return await due(now, limit=limit)
+
+        monkeypatch.setattr(h.twin.ledger, "due", noted)
+        for number in range(10):
+            sent = await h.invoke(pump, "setSpeed", number)
+            await h.until(lambda: len(agent.requests) > number)  # noqa: B023 - awaited here
+            for state in ("running", "completed"):
+                await h.report("agent", sent.request_id, state=state)
+
+    assert not looks
+
+
+async def test_a_request_that_comes_while_the_clocks_are_read_expires_on_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        next_due = h.twin.ledger.next_due
+        sent: list[DeliveryStatus] = []
+
+        async def overtaken() -> int | None:
+            first = await next_due()
+            if not sent:
+                sent.append(await h.invoke(pump, "brief", None))
+            return first
+
+        monkeypatch.setattr(h.twin.ledger, "next_due", overtaken)
+        h.runtime._due_changed(0)
+        await h.until(lambda: sent)
+
+        final = await h.runtime.final(sent[0].request_id, 5)
+        assert final is not None
+        assert final.reason is Reason.EXPIRED
 
 
 async def test_requests_of_a_lost_session_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
