@@ -1,16 +1,18 @@
 """Who wants which publications: an index whose cost per match does not grow with the number of subscriptions.
 
 A pattern is concrete or "any" at each of four levels, so at most sixteen look-ups find every match; only the shapes in
-use are tried.
+use are tried. Most patterns are one session's alone, so that a table of sessions is made for the second.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from runtime.ports import Pattern, Session
 from things.addresses import Kind, TwinID
 
 Tags = tuple[object, ...]
 
+_Sole = tuple[Session, Tags]
+_Bucket = _Sole | dict[Session, Tags]
 _Shape = tuple[bool, bool, bool, bool]
 
 
@@ -18,55 +20,51 @@ class Subscriptions:
     """Patterns of sessions, each with a tag by which the session recognises its subscription."""
 
     def __init__(self) -> None:
-        self._by_pattern: dict[Pattern, dict[Session, Tags]] = {}
+        self._by_pattern: dict[Pattern, _Bucket] = {}
         self._by_session: dict[Session, tuple[Pattern, ...]] = {}
+        """A pattern once for each of its tags."""
         self._shapes: dict[_Shape, int] = {}
-        self._counts: dict[Session, int] = {}
 
     def add(self, session: Session, pattern: Pattern, tag: object) -> None:
         """Remember one; the same tag again changes nothing."""
         bucket = self._by_pattern.get(pattern)
         if bucket is None:
-            bucket = self._by_pattern[pattern] = {}
             shape = _shape(pattern)
             self._shapes[shape] = self._shapes.get(shape, 0) + 1
-        tags = bucket.get(session, ())
+        tags = _tags(bucket, session)
         if tag not in tags:
-            if not tags:
-                self._by_session[session] = (*self._by_session.get(session, ()), pattern)
-            bucket[session] = (*tags, tag)
-            self._counts[session] = self._counts.get(session, 0) + 1
+            self._by_session[session] = (*self._by_session.get(session, ()), pattern)
+            self._by_pattern[pattern] = _with(bucket, session, (*tags, tag))
 
     def remove(self, session: Session, pattern: Pattern, tag: object) -> bool:
         """Forget one; False if it was not there."""
         bucket = self._by_pattern.get(pattern)
-        tags = bucket.get(session, ()) if bucket else ()
-        if bucket is None or tag not in tags:
+        tags = _tags(bucket, session)
+        if tag not in tags:
             return False
-        left = tuple(other for other in tags if other != tag)
-        self._counts[session] -= 1
-        if left:
-            bucket[session] = left
+        standing = list(self._by_session[session])
+        standing.remove(pattern)
+        if standing:
+            self._by_session[session] = tuple(standing)
         else:
-            self._drop(session, pattern, bucket)
+            del self._by_session[session]
+        if left := tuple(other for other in tags if other != tag):
+            self._by_pattern[pattern] = _with(bucket, session, left)
+        else:
+            self._drop(session, pattern)
         return True
 
     def remove_all(self, session: Session) -> None:
         """Forget everything of a session."""
-        for pattern in self._by_session.pop(session, ()):
-            self._drop(session, pattern, self._by_pattern[pattern])
-        self._counts.pop(session, None)
+        for pattern in set(self._by_session.pop(session, ())):
+            self._drop(session, pattern)
 
     def count(self, session: Session) -> int:
         """How many subscriptions a session holds."""
-        return self._counts.get(session, 0)
-
-    def patterns(self, session: Session) -> Sequence[Pattern]:
-        """What a session asked for."""
-        return self._by_session.get(session, ())
+        return len(self._by_session.get(session, ()))
 
     def __len__(self) -> int:
-        return sum(self._counts.values())
+        return sum(len(patterns) for patterns in self._by_session.values())
 
     def match(self, twin: TwinID, kind: Kind, name: str) -> Mapping[Session, Tags]:
         """The sessions that asked for a twin's series, each with the tags of all its subscriptions that match."""
@@ -82,32 +80,49 @@ class Subscriptions:
                     None if any_name else name,
                 )
             )
-            if not bucket:
+            if bucket is None:
                 continue
             if not found:
-                found = bucket
+                found = _sessions(bucket)
                 continue
             if merged is None:
                 merged = dict(found)
                 found = merged
-            for session, tags in bucket.items():
+            for session, tags in _sessions(bucket).items():
                 merged[session] = merged.get(session, ()) + tags
         return found
 
-    def _drop(self, session: Session, pattern: Pattern, bucket: dict[Session, Tags]) -> None:
-        bucket.pop(session, None)
-        patterns = self._by_session.get(session)
-        if patterns is not None:
-            if left := tuple(other for other in patterns if other != pattern):
-                self._by_session[session] = left
-            else:
-                del self._by_session[session]
-        if not bucket:
-            del self._by_pattern[pattern]
-            shape = _shape(pattern)
-            self._shapes[shape] -= 1
-            if not self._shapes[shape]:
-                del self._shapes[shape]
+    def _drop(self, session: Session, pattern: Pattern) -> None:
+        bucket = self._by_pattern[pattern]
+        if isinstance(bucket, dict):
+            del bucket[session]
+            if bucket:
+                return
+        del self._by_pattern[pattern]
+        shape = _shape(pattern)
+        self._shapes[shape] -= 1
+        if not self._shapes[shape]:
+            del self._shapes[shape]
+
+
+def _sessions(bucket: _Bucket) -> Mapping[Session, Tags]:
+    return bucket if isinstance(bucket, dict) else dict((bucket,))
+
+
+def _tags(bucket: _Bucket | None, session: Session) -> Tags:
+    if isinstance(bucket, dict):
+        return bucket.get(session, ())
+    return bucket[1] if bucket is not None and bucket[0] is session else ()
+
+
+def _with(bucket: _Bucket | None, session: Session, tags: Tags) -> _Bucket:
+    """The bucket with these tags for a session."""
+    if isinstance(bucket, dict):
+        bucket[session] = tags
+        return bucket
+    if bucket is None or bucket[0] is session:
+        return session, tags
+    return dict((bucket, (session, tags)))
 
 
 def _shape(pattern: Pattern) -> _Shape:

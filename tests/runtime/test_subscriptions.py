@@ -1,5 +1,6 @@
 """The subscription index against a naive oracle."""
 
+import sys
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -94,4 +95,18 @@ def test_a_session_that_ends_leaves_nothing_behind() -> None:
 
     assert len(index) == 0
     assert index.count(session) == 0
-    assert index.patterns(session) == ()
+    assert not index.match(TwinID("a", "x"), Kind.EVENT, "n")
+
+
+def test_a_session_that_takes_everything_back_leaves_nothing_behind() -> None:
+    session = RecordingSession("s")
+    index = Subscriptions()
+    before = sys.getrefcount(session)
+    for tag in (1, 2):
+        index.add(session, Pattern("a"), tag)
+
+    for tag in (1, 2):
+        index.remove(session, Pattern("a"), tag)
+
+    assert index.count(session) == 0
+    assert sys.getrefcount(session) == before
