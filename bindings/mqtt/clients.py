@@ -8,6 +8,7 @@ go, and which status the client has confirmed last.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from bindings.mqtt.inbox import MAX_HELD, Answer, Inbox
 from bindings.mqtt.order import Order
 from bindings.mqtt.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.topics import (
@@ -31,12 +32,8 @@ from things.times import rfc3339
 
 BINDING = "mqtt"
 MQTT_5 = 5
-MAX_REPLIES = 1_000
-"""Requests of one client whose answers go to a topic of its own choice, oldest forgotten first."""
 MAX_TOPICS = 4_096
 """Series whose topic is remembered."""
-MAX_HELD = 1_000
-"""Requests that no filter of the agent's matches yet."""
 
 _FLOWS = {Kind.EVENT: Flow.EVENT, Kind.PROPERTY: Flow.PROPERTY, Kind.TD: Flow.PROPERTY, Kind.ACTION: Flow.EVENT}
 
@@ -45,16 +42,8 @@ _FLOWS = {Kind.EVENT: Flow.EVENT, Kind.PROPERTY: Flow.PROPERTY, Kind.TD: Flow.PR
 class Subscription:
     """One filter below `things/` as one client asked for it; the tag by which the register names it."""
 
-    filter: ThingsFilter
+    patterns: Sequence[Pattern]
     options: SubscribeOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Where the statuses of a request are to go besides the rules: MQTT 5 response topic and correlation data."""
-
-    topic: str | None
-    correlation: bytes | None
 
 
 class Encoder:
@@ -106,22 +95,17 @@ class ClientSession:
     """One client's session (`runtime.ports.Session`)."""
 
     __slots__ = (
-        "_answers",
         "_encoder",
-        "_held",
         "_inbox",
         "_is_5",
-        "_owed",
-        "_refused_at",
+        "_order",
+        "_origin",
         "_sessions",
         "_system",
         "_things",
-        "_told",
         "confirmed",
         "is_away",
         "link",
-        "order",
-        "origin",
         "principal",
         "session_id",
         "source",
@@ -132,9 +116,7 @@ class ClientSession:
         self.session_id = session_id
         self.principal: Principal = link.principal
         self.source = link.source
-        self.origin = Origin(binding=BINDING, session_id=session_id, source=link.source)
         self.link = link
-        self.order = Order()
         self.is_away = False
         """The client of a kept session is gone for now, and its link only queues."""
         self.confirmed: int | None = None
@@ -143,16 +125,25 @@ class ClientSession:
         self._encoder = encoder
         self._is_5 = link.protocol_level >= MQTT_5
         self._things: dict[str, Subscription] = {}
-        self._inbox: dict[str, tuple[InboxFilter, int]] = {}
-        self._system: dict[str, tuple[SystemFilter, int]] = {}
-        # Plain dicts keep the order too, and an idle client has five of them.
-        self._answers: dict[str, Answer] = {}
-        self._told: dict[str, int] = {}
-        self._held: dict[str, tuple[Request, Callable[[], None]]] = {}
-        self._owed = 0
-        """Requests and statuses on the link that the client has not confirmed."""
-        self._refused_at: int | None = None
-        """How many were owed when the link took no more; None while it takes them."""
+        # Made for who publishes or asks: thousands of clients only watch.
+        self._origin: Origin | None = None
+        self._order: Order | None = None
+        self._inbox: Inbox | None = None
+        self._system: dict[str, tuple[SystemFilter, int]] | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """What its messages say of where they entered."""
+        if self._origin is None:
+            self._origin = Origin(binding=BINDING, session_id=self.session_id, source=self.source)
+        return self._origin
+
+    @property
+    def order(self) -> Order:
+        """The order of its publishes."""
+        if self._order is None:
+            self._order = Order()
+        return self._order
 
     # ------------------------------------------------------------ filters
 
@@ -161,7 +152,7 @@ class ClientSession:
         subscription = self._things.get(text)
         is_new = subscription is None
         if subscription is None:
-            subscription = Subscription(parsed, options)
+            subscription = Subscription(parsed.patterns, options)
             subscribe_patterns(self._sessions, self, parsed.patterns, subscription)
             self._things[text] = subscription
         subscription.options = options
@@ -178,42 +169,45 @@ class ClientSession:
 
     def subscribe_inbox(self, text: str, parsed: InboxFilter, options: SubscribeOptions) -> Grant:
         """Add or change one filter of the own inbox; requests and statuses flow from now on."""
-        self._inbox[text] = (parsed, options.qos)
-        if parsed.reports and sum(each.reports for each, _ in self._inbox.values()) == 1:
+        inbox = self._own_inbox()
+        inbox.filters[text] = (parsed, options.qos)
+        if parsed.reports and sum(each.reports for each, _ in inbox.filters.values()) == 1:
             self._sessions.take_reports(self)
         # Only who speaks for Things is asked for anything; a consumer's `inbox/me/#` makes no agent of it.
         if parsed.requests and self.principal.type is not AccountType.CONSUMER:
             self._sessions.take_requests(self)
-            self._offer_held()
+            self._offer_held(inbox)
         return Grant(qos=options.qos)
 
     def subscribe_system(self, text: str, parsed: SystemFilter, options: SubscribeOptions) -> Grant:
         """Add or change one filter of the runtime's own figures. Raises Forbidden for all but admins."""
         if self.principal.role != Role.ADMIN:
             raise Forbidden("only admins may read $SYS/")
+        if self._system is None:
+            self._system = {}
         self._system[text] = (parsed, options.qos)
         return Grant(qos=options.qos)
 
     def unsubscribe(self, text: str) -> bool:
         """Forget one filter; False if it was unknown."""
         if (subscription := self._things.pop(text, None)) is not None:
-            for pattern in subscription.filter.patterns:
+            for pattern in subscription.patterns:
                 self._sessions.unsubscribe(self, pattern, subscription)
             return True
-        if (removed := self._inbox.pop(text, None)) is not None:
-            left = [parsed for parsed, _ in self._inbox.values()]
-            if removed[0].requests and not any(parsed.requests for parsed in left):
-                self._held.clear()
+        inbox = self._inbox
+        if inbox is not None and (removed := inbox.filters.pop(text, None)) is not None:
+            if removed[0].requests and not inbox.takes_requests:
+                inbox.held.clear()
                 self._sessions.stop_requests(self)
-            if removed[0].reports and not any(parsed.reports for parsed in left):
+            if removed[0].reports and not inbox.takes_reports:
                 self._sessions.stop_reports(self)
             return True
-        return self._system.pop(text, None) is not None
+        return self._system is not None and self._system.pop(text, None) is not None
 
     @property
     def takes_reports(self) -> bool:
         """Whether any filter takes statuses."""
-        return any(parsed.reports for parsed, _ in self._inbox.values())
+        return self._inbox is not None and self._inbox.takes_reports
 
     # ------------------------------------------------------------ what the register sends
 
@@ -244,21 +238,23 @@ class ClientSession:
         return self.link.push(delivery, self._went)
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
+        inbox = self._own_inbox()
         topic = request_topic(self.principal.account, request)
-        qos = self._inbox_qos(topic)
+        qos = inbox.qos(topic)
         if qos is None:
-            if len(self._held) >= MAX_HELD:
+            if len(inbox.held) >= MAX_HELD:
                 return False
-            self._held[request.request_id] = (request, delivered)
+            inbox.held[request.request_id] = (request, delivered)
             return True
         message = Publish(topic=topic, payload=request.payload, qos=min(qos, 1), flow=Flow.LEDGER)
-        return self._push_owed(message, delivered)
+        return self._push_owed(inbox, message, delivered)
 
     def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        inbox = self._own_inbox()
         reference = status.caller_ref or status.request_id
-        answer = self._answers.get(reference)
+        answer = inbox.expected(reference)
         topic = answer.topic if answer is not None and answer.topic else status_topic(self.principal.account, reference)
-        qos = self._inbox_qos(topic)
+        qos = inbox.qos(topic)
         if qos is not None:
             message = Publish(
                 topic=topic,
@@ -273,13 +269,11 @@ class ClientSession:
                     self.confirmed = max(self.confirmed or 0, status.seq)
                 delivered()
 
-            if not self._push_owed(message, confirmed):
+            if not self._push_owed(inbox, message, confirmed):
                 return False
-        self._told[status.request_id] = status.seq
-        if len(self._told) > MAX_REPLIES:
-            del self._told[next(iter(self._told))]
+        inbox.told(status)
         if status.is_final:
-            self._answers.pop(reference, None)
+            inbox.forget(reference)
         return True
 
     def close(self, reason: str) -> None:
@@ -289,34 +283,34 @@ class ClientSession:
 
     def expect_answer(self, caller_ref: str, answer: Answer) -> None:
         """Remember where the statuses of a request are to go."""
-        self._answers[caller_ref] = answer
-        if len(self._answers) > MAX_REPLIES:
-            del self._answers[next(iter(self._answers))]
+        self._own_inbox().expect(caller_ref, answer)
 
     def forget_answer(self, caller_ref: str) -> None:
         """The request was refused: there will be none."""
-        self._answers.pop(caller_ref, None)
+        self._own_inbox().forget(caller_ref)
 
     def answer(self, status: DeliveryStatus) -> None:
         """Tell the caller the first status of its request, if the register has not done so already."""
-        if self._told.get(status.request_id) != status.seq or not status.seq:
+        if not self._own_inbox().was_told(status):
             self.report(status, _nothing)
 
     def tell(self, topic: str, payload: bytes, correlation: bytes | None = None) -> None:
         """Send something that no ledger has to this client's inbox, if it takes it."""
-        qos = self._inbox_qos(topic)
+        qos = self._inbox.qos(topic) if self._inbox is not None else None
         if qos is not None:
             message = Publish(topic=topic, payload=payload, qos=min(qos, 1), flow=Flow.EVENT, correlation=correlation)
             self.link.push(message, self._went)
 
     def tell_figures(self, figures: Iterable[tuple[str, bytes]]) -> None:
         """Send the runtime's figures that this client asked for."""
-        for text in self._system:
+        for text in self._system or ():
             for message in self.figures(figures, text):
                 self.link.push(message, self._went)
 
     def figures(self, figures: Iterable[tuple[str, bytes]], text: str) -> Iterator[Publish]:
         """Those of the runtime's figures that one filter of this client's asks for."""
+        if self._system is None:
+            return
         parsed, qos = self._system[text]
         for topic, payload in figures:
             if matches(parsed.levels, topic):
@@ -324,36 +318,37 @@ class ClientSession:
 
     # ------------------------------------------------------------ private
 
-    def _inbox_qos(self, topic: str) -> int | None:
-        """The highest QoS at which a topic of the inbox was asked for, None if it was not."""
-        return max((qos for parsed, qos in self._inbox.values() if parsed.matches(topic)), default=None)
+    def _own_inbox(self) -> Inbox:
+        if self._inbox is None:
+            self._inbox = Inbox()
+        return self._inbox
 
-    def _offer_held(self) -> None:
-        for request_id, (request, delivered) in list(self._held.items()):
-            if self._inbox_qos(request_topic(self.principal.account, request)) is not None:
-                del self._held[request_id]
+    def _offer_held(self, inbox: Inbox) -> None:
+        for request_id, (request, delivered) in list(inbox.held.items()):
+            if inbox.qos(request_topic(self.principal.account, request)) is not None:
+                del inbox.held[request_id]
                 if not self.request(request, delivered):
-                    self._held[request_id] = (request, delivered)
+                    inbox.held[request_id] = (request, delivered)
                     return
 
-    def _push_owed(self, message: Publish, delivered: Callable[[], None]) -> bool:
+    def _push_owed(self, inbox: Inbox, message: Publish, delivered: Callable[[], None]) -> bool:
         def done() -> None:
-            self._owed -= 1
+            inbox.owed -= 1
             delivered()
             self._went()
 
         if self.link.push(message, done):
             # Counted afterwards, though `done` may have run already: QoS 0 is delivered when it is written.
-            self._owed += 1
+            inbox.owed += 1
             return True
-        self._refused_at = self._owed
+        inbox.refused_at = inbox.owed
         return False
 
     def _went(self) -> None:
         """The client took something: after a refusal, say so once half of what it owed is confirmed."""
-        if self._refused_at is not None and self._owed <= self._refused_at // 2:
-            self._refused_at = None
-            self._offer_held()
+        inbox = self._inbox
+        if inbox is not None and inbox.is_ready_again():
+            self._offer_held(inbox)
             self._sessions.drained(self)
 
 

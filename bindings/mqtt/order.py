@@ -26,7 +26,7 @@ class Order:
     def __init__(self) -> None:
         self.unstarted = 0
         """Publishes whose handling is a task that has not begun, so that what it waits for is not known yet."""
-        # Most clients only listen, so what costs memory is made when it is used; an empty set is thrice an empty dict.
+        # An empty set is thrice an empty dict.
         self._storing: dict[asyncio.Future[Any], None] = {}
         self._reporting: asyncio.Lock | None = None
         self._turns: dict[str, _Turn] = {}

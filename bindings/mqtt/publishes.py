@@ -11,7 +11,8 @@ from functools import partial
 from typing import NamedTuple, assert_never
 
 from bindings.mqtt.batches import checked_message_id, read_batch
-from bindings.mqtt.clients import MQTT_5, Answer, ClientSession
+from bindings.mqtt.clients import MQTT_5, ClientSession
+from bindings.mqtt.inbox import Answer
 from bindings.mqtt.reasons import TEMPORARY, problem, reason_code
 from bindings.mqtt.seam import (
     ACCEPTED,
