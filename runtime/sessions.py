@@ -44,9 +44,15 @@ class Live:
     session: Session
     principal: Principal
     takes_requests: bool = False
-    speaks_for: dict[str, None] = field(default_factory=dict)
-    """Single Things it takes requests for."""
+    speaks_for: dict[str, None] | None = None
+    """Single Things it takes requests for; made for the first, since few sessions speak for any."""
     reporting: "Reporting | None" = None
+
+    def takes(self, thing_id: str | None) -> bool:
+        """Whether it takes requests for a single Thing, or for all of its account (None)."""
+        if thing_id is None:
+            return self.takes_requests
+        return self.speaks_for is not None and thing_id in self.speaks_for
 
 
 @dataclass(slots=True)
@@ -121,7 +127,7 @@ class LiveSessions:
         self.metrics.sessions[session.binding] -= 1
         if (live.takes_requests or live.speaks_for) and self.watch:
             live.takes_requests = False
-            live.speaks_for.clear()
+            live.speaks_for = None
             self.watch.unreachable(session, None)
 
     def renewed(self, session: Session, principal: Principal) -> None:
@@ -279,10 +285,12 @@ class LiveSessions:
 
     def take_requests(self, session: Session, thing_id: str | None = None) -> None:
         live = self._live.get(session)
-        if live is None or (live.takes_requests if thing_id is None else thing_id in live.speaks_for):
+        if live is None or live.takes(thing_id):
             return
         if thing_id is None:
             live.takes_requests = True
+        elif live.speaks_for is None:
+            live.speaks_for = {thing_id: None}
         else:
             live.speaks_for[thing_id] = None
         if self.watch:
@@ -290,11 +298,11 @@ class LiveSessions:
 
     def stop_requests(self, session: Session, thing_id: str | None = None) -> None:
         live = self._live.get(session)
-        if live is None or not (live.takes_requests if thing_id is None else thing_id in live.speaks_for):
+        if live is None or not live.takes(thing_id):
             return
         if thing_id is None:
             live.takes_requests = False
-        else:
+        elif live.speaks_for is not None:
             live.speaks_for.pop(thing_id, None)
         if self.watch:
             self.watch.unreachable(session, thing_id)

@@ -8,6 +8,7 @@ percent-encoded segments of `things.addresses`. Whose account a topic must name 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from sys import intern
 
 from runtime.ports import Pattern, Request
 from things.addresses import MAX_NAME_CHARS, Kind, TwinID, checked_thing, decode_segment, encode_segment
@@ -361,7 +362,8 @@ def _inbox(text: str, levels: tuple[str, ...], rest: Sequence[str]) -> InboxFilt
 
 
 def _agent(level: str) -> str | None:
-    return None if level == "+" else checked_account(level)
+    # Thousands of filters name a few agents.
+    return None if level == "+" else intern(checked_account(level))
 
 
 def _thing(level: str) -> str | None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from sys import intern
 from typing import TYPE_CHECKING, Any, cast
 
 from bindings.mqtt.seam import Closed, Publish
@@ -150,7 +151,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=FLUSH_BYTES)
         if self.source is None and (peer := transport.get_extra_info("peername")):
-            self.source = str(peer[0]) if isinstance(peer, tuple) else None
+            # Many connections come from a few hosts.
+            self.source = intern(str(peer[0])) if isinstance(peer, tuple) else None
         if not self._engine.connected(self):
             self.is_closed, self._held = True, _CLOSED
             self._transport.abort()

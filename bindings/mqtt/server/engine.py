@@ -56,7 +56,7 @@ class NativeEngine:
         self.sessions = Sessions()
         self.is_stopping = False
         self._listeners = tuple(listeners)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._unflushed: list[Connection] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._encoded: dict[int, tuple[Publish, Encoded]] = {}
@@ -145,13 +145,13 @@ class NativeEngine:
         if len(self._connections) >= self.limits.max_connections or self.is_stopping:
             self.counts["too-many-connections"] += 1
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._ticker.add(connection, connection.heard + self.limits.connect_timeout_s)
         return True
 
     def disconnected(self, connection: Connection) -> None:
         """Forget a connection whose socket is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._ticker.remove(connection)
         if self.is_stopping and not self._connections:
             self._emptied.set()

@@ -122,7 +122,9 @@ class SessionStore:
         changed = [
             each
             for each in sessions
-            if each.dirty and (each.parked is None or until - each.saved >= SAVE_PARKED_EVERY_S)
+            if each.dirty
+            and (each.is_kept or each.is_stored)
+            and (each.parked is None or until - each.saved >= SAVE_PARKED_EVERY_S)
         ]
         changed.sort(key=lambda each: each.saved)
         for session in changed:
@@ -139,14 +141,14 @@ class SessionStore:
 
     def _save(self, session: Session) -> float:
         """Put or forget one session; when that was done (engine clock)."""
-        session.dirty, session.saved = False, asyncio.get_running_loop().time()
+        session.dirty, now = False, asyncio.get_running_loop().time()
         if session.is_kept:
-            session.is_stored = True
+            session.is_stored, session.saved = True, now
             self.put(session)
         elif session.is_stored:
             session.is_stored = False
             self.forget(session.key)
-        return session.saved
+        return now
 
     def _write_soon(self) -> None:
         if self._writing is None or self._writing.done():

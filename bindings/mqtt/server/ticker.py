@@ -20,30 +20,35 @@ class Timed(Protocol):
         ...
 
 
+_EMPTY: tuple[int, dict[Timed, None]] = (0, {})
+
+
 class Ticker:
     """Slots of time, each with what may be due in it."""
 
     def __init__(self, now: float) -> None:
-        self._slots: dict[int, set[Timed]] = {}
+        # A dict needs half of what a set does for thousands, and all of a slot share its number.
+        self._slots: dict[int, tuple[int, dict[Timed, None]]] = {}
         self._done = int(now / SLOT_S)
 
     def add(self, timed: Timed, at: float) -> None:
         """Look at `timed` at or shortly after `at`; it may be in one slot only."""
         # One slot later than it falls in: a deadline is never early.
-        timed.slot = max(int(at / SLOT_S), self._done) + 1
-        self._slots.setdefault(timed.slot, set()).add(timed)
+        number = max(int(at / SLOT_S), self._done) + 1
+        timed.slot, waiting = self._slots.setdefault(number, (number, {}))
+        waiting[timed] = None
 
     def remove(self, timed: Timed) -> None:
         """Forget `timed`."""
         if (slot := self._slots.get(timed.slot)) is not None:
-            slot.discard(timed)
+            slot[1].pop(timed, None)
 
     def tick(self, now: float) -> None:
         """Look at everything whose slot has passed."""
         current = int(now / SLOT_S)
         for number in range(self._done + 1, current + 1):
             self._done = number
-            for timed in list(self._slots.pop(number, ())):
+            for timed in list(self._slots.pop(number, _EMPTY)[1]):
                 again = timed.due(now)
                 if again is not None:
                     self.add(timed, again)
