@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench.mqtt import generator
-from bench.mqtt.memory import held, idle_kib, slow_consumer
-from bench.mqtt.scenarios import IDLE, OTHERS, SCENARIOS, SLOW, Scenario
+from bench.mqtt.memory import IDLE_CONNECTIONS, MANY_IDLE_CONNECTIONS, held, idle_kib, slow_consumer
+from bench.mqtt.scenarios import IDLE, MANY_IDLE, OTHERS, SCENARIOS, SLOW, Scenario
 from bench.mqtt.servers import available, running
 
 REFERENCE = "mosquitto"
@@ -42,10 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for server in servers:
                     figure, processor_us = measured(server, scenario, options.seconds)
                     figures[scenario][server].append(processor_us if options.processor else figure)
-        has_memory = any(options.only in each.name for each in (IDLE, SLOW, OTHERS))
+        has_memory = any(options.only in each.name for each in (IDLE, MANY_IDLE, SLOW, OTHERS))
         if has_memory and not (options.no_memory or options.processor):
             for server in servers:
-                figures[IDLE][server].append(idle_kib(server))
+                figures[IDLE][server].append(idle_kib(server, IDLE_CONNECTIONS))
+                figures[MANY_IDLE][server].append(idle_kib(server, MANY_IDLE_CONNECTIONS))
                 mib, p99_ms = slow_consumer(server, options.seconds)
                 figures[SLOW][server].append(mib)
                 figures[OTHERS][server].append(p99_ms)

@@ -56,5 +56,6 @@ SCENARIOS = (
 )  # fmt: skip
 
 IDLE = Scenario(name="KiB of an idle connection", mode="idle", figure="kib", better=BETTER_LESS, bound=4)
+MANY_IDLE = Scenario(name="KiB of an idle one of 5,600", mode="idle", figure="kib", better=BETTER_LESS, bound=4)
 SLOW = Scenario(name="MiB of a slow consumer", mode="slow", figure="mib", better=BETTER_LESS, bound=8)
 OTHERS = Scenario(name="p99 ms beside slow consumers", mode="slow", figure="p99_ms", better=BETTER_LESS, bound=50)
