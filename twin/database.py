@@ -1,7 +1,8 @@
 """The database of directory, latest values and ledger: `twin.db` (SQLite) or a PostgreSQL URL, with one writer.
 
 Writes are jobs (`Callable[[Connection], T]`) of the writer thread: all that wait share one transaction, with a
-savepoint each, so that a refused one undoes itself only, and one synced commit. Reads run in worker threads on
+savepoint each, so that a refused one undoes itself only, and one synced commit. Parts of one kind (`submit_part`) are
+carried out together, with statements of many rows. Reads run in worker threads on
 connections of their own and never wait for the writer. `Prepared` statements are written with SQLAlchemy Core, compiled
 once and run on the driver: the same text serves both databases at several times the speed of executing Core objects.
 """
@@ -10,6 +11,8 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,10 +27,13 @@ from twin.migrations import Migration, migrate
 from twin.reserve import Reserve
 from twin.writer import GroupThread, is_storage_error, storage_error
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 READERS = 3
 """Reads at the same time; more wait for a thread."""
+
+_BEGIN = "BEGIN IMMEDIATE"
 
 
 class Prepared:
@@ -91,8 +97,9 @@ class Database:
         self._readers = readers
         self._limiter = anyio.CapacityLimiter(READERS)
         self._connection: Connection | None = None
+        self._undone: list[Callable[[], None]] = []
         # A server that went away comes back with what it had committed; a local file whose sync failed does not.
-        self._thread: GroupThread[_Job, Any] = GroupThread(
+        self._thread: GroupThread[_Job | _Part, Any] = GroupThread(
             name, self._write, finish=self._disconnect, reserve=reserve, gives_up=engine.dialect.name == "sqlite"
         )
 
@@ -116,6 +123,23 @@ class Database:
         """
         return self._thread.submit(_Job(job, refuses_first), frees=frees, soon=soon)
 
+    def submit_part(
+        self,
+        together: Callable[[Connection, Sequence[P]], Sequence[T | SkepError]],
+        part: P,
+        *,
+        frees: bool = False,
+        soon: bool = True,
+    ) -> "asyncio.Future[T]":
+        """Queue a write that is carried out with others: `together` gets all parts that were queued for it one after
+        the other, and answers each with an outcome, or with a refusal where it changed nothing. Otherwise as
+        `submit`."""
+        return self._thread.submit(_Part(together, part), frees=frees, soon=soon)
+
+    def when_undone(self, forget: Callable[[], None]) -> None:
+        """Call this, in the writer thread, whenever writes were undone: what is remembered of them is wrong."""
+        self._undone.append(forget)
+
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query in a worker thread; all of its statements see the same committed state."""
         return await anyio.to_thread.run_sync(self._read, query, limiter=self._limiter)
@@ -136,37 +160,91 @@ class Database:
                 raise storage_error(error, self.name) from error
             raise
 
-    def _write(self, jobs: "Sequence[_Job]") -> Sequence[Any]:
+    # ------------------------------------------------------------ in the writer thread
+
+    def _write(self, jobs: "Sequence[_Job | _Part]") -> Sequence[Any]:
         try:
-            return self._committed(jobs, _trusted)
+            return self._committed(jobs, self._together)
         except Exception as error:
             if is_storage_error(error):
                 raise
         # A job broke a promise or was given what no column holds. Nothing of the group is stored yet: once more, with
         # a savepoint for each, so that the others do not pay for it.
-        return self._committed(jobs, _guarded)
+        return self._committed(jobs, self._one_by_one)
 
-    def _committed(self, jobs: "Sequence[_Job]", attempted: "Callable[[_Job, Connection], Any]") -> Sequence[Any]:
-        if self._connection is None:
-            self._connection = self.engine.connect()
-        connection = self._connection
+    def _committed(
+        self, jobs: "Sequence[_Job | _Part]", carried_out: "Callable[[Sequence[_Job | _Part], Connection], list[Any]]"
+    ) -> Sequence[Any]:
         try:
-            transaction = connection.begin()
+            if self._connection is None:
+                self._connection = self._connected()
+            connection = self._connection
+            driver: Any = connection.connection.driver_connection
+            if self.engine.dialect.name == "sqlite":
+                driver.execute(_BEGIN)
             try:
-                outcomes = [attempted(job, connection) for job in jobs]
-                transaction.commit()
+                outcomes = carried_out(jobs, connection)
+                driver.commit()
             except BaseException:
-                transaction.rollback()
+                driver.rollback()
                 raise
         except BaseException:
             self._disconnect()
             raise
         return outcomes
 
+    def _connected(self) -> Connection:
+        """A connection on which transactions are begun and ended by the driver: for small groups SQLAlchemy's way there
+        costs more than the statements. To SQLAlchemy it is one transaction for as long as it lives."""
+        connection = self.engine.connect()
+        connection.begin()
+        driver: Any = connection.connection.driver_connection
+        driver.rollback()
+        return connection
+
+    def _together(self, jobs: "Sequence[_Job | _Part]", connection: Connection) -> list[Any]:
+        outcomes: list[Any] = []
+        for run, same in groupby(jobs, key=_run_of):
+            group = tuple(same)
+            parts = [job.given for job in group if isinstance(job, _Part)]
+            outcomes += run(connection, parts) if parts else [self._trusted(job, connection) for job in group]
+        return outcomes
+
+    def _one_by_one(self, jobs: "Sequence[_Job | _Part]", connection: Connection) -> list[Any]:
+        return [self._guarded(job, connection) for job in jobs]
+
+    def _trusted(self, job: "_Job | _Part", connection: Connection) -> Any:
+        if isinstance(job, _Part) or not job.refuses_first:
+            return self._guarded(job, connection)
+        try:
+            return job.run(connection)
+        except SkepError as refusal:
+            return refusal
+
+    def _guarded(self, job: "_Job | _Part", connection: Connection) -> Any:
+        # A savepoint through the driver: SQLAlchemy's own costs more than the statements it protects.
+        driver: Any = connection.connection.driver_connection
+        driver.execute("SAVEPOINT job")
+        try:
+            outcome = job.run(connection, (job.given,))[0] if isinstance(job, _Part) else job.run(connection)
+        except Exception as error:
+            if is_storage_error(error):
+                raise
+            driver.execute("ROLLBACK TO SAVEPOINT job")
+            self._forget()
+            outcome = error
+        driver.execute("RELEASE SAVEPOINT job")
+        return outcome
+
     def _disconnect(self) -> None:
+        self._forget()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _forget(self) -> None:
+        for forget in self._undone:
+            forget()
 
 
 class _Job(NamedTuple):
@@ -174,28 +252,12 @@ class _Job(NamedTuple):
     refuses_first: bool
 
 
-def _trusted(job: _Job, connection: Connection) -> Any:
-    if not job.refuses_first:
-        return _guarded(job, connection)
-    try:
-        return job.run(connection)
-    except SkepError as refusal:
-        return refusal
+class _Part(NamedTuple):
+    run: Callable[[Connection, Sequence[Any]], Sequence[Any]]
+    given: Any
 
 
-def _guarded(job: _Job, connection: Connection) -> Any:
-    # A savepoint through the driver: SQLAlchemy's own costs more than the statements it protects.
-    driver: Any = connection.connection.driver_connection
-    driver.execute("SAVEPOINT job")
-    try:
-        outcome = job.run(connection)
-    except Exception as error:
-        if is_storage_error(error):
-            raise
-        driver.execute("ROLLBACK TO SAVEPOINT job")
-        outcome = error
-    driver.execute("RELEASE SAVEPOINT job")
-    return outcome
+_run_of = attrgetter("run")
 
 
 @asynccontextmanager
@@ -248,7 +310,7 @@ def sqlite_engine(path: Path, pool: type[Any], **options: Any) -> Engine:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000", "cache_size=-8192"):
             connection.execute(f"PRAGMA {pragma}")
 
-    beginning = "BEGIN IMMEDIATE" if pool is StaticPool else "BEGIN"
+    beginning = _BEGIN if pool is StaticPool else "BEGIN"
 
     def begun(connection: Connection) -> None:
         # On the driver: for small groups SQLAlchemy's way there would cost more than the statements.

@@ -1,5 +1,6 @@
 """What any ledger must do: one row a reference, legal steps only, clocks, queues, inbox, restart."""
 
+import asyncio
 from dataclasses import replace
 
 import anyio
@@ -354,3 +355,78 @@ async def test_a_request_that_cannot_be_stored_fails_alone(opened: OpenTwin) -> 
             assert isinstance(outcomes[2], str)
             assert sorted(row.request_id for row in left) == ["r1", "r3"]
             assert twin.failure is None
+
+
+async def test_what_a_group_opens_repeats_and_advances_is_answered_one_by_one(opened: OpenTwin) -> None:
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            await twin.ledger.open(request(1))
+            outcomes = await asyncio.gather(
+                twin.ledger.open(request(2)),
+                twin.ledger.advance("r1", State.DELIVERED, now=T0 + S),
+                twin.ledger.open(request(3, caller_ref="c2")),
+                twin.ledger.open(request(4, caller_ref="c1", name="blink")),
+                twin.ledger.open(request(2, caller_ref="c5")),
+                twin.ledger.advance("r1", State.COMPLETED, now=T0 + 2 * S, agent="agent"),
+                twin.ledger.advance("r1", State.RUNNING, now=T0 + 2 * S, agent="agent"),
+                twin.ledger.open(request(6)),
+                twin.ledger.open(request(7, caller_ref="c1")),
+                twin.ledger.advance("r6", State.CANCELLED, now=T0 + S),
+                return_exceptions=True,
+            )
+            whole = {row.request_id: row for row in await twin.ledger.query(LedgerQuery())}
+            inbox = await twin.ledger.inbox("carol", after=0, limit=100)
+
+    new, _, repeated, other, in_use, final, late, sixth, ended, cancelled = outcomes
+    assert isinstance(new, tuple)
+    assert isinstance(sixth, tuple)
+    assert isinstance(ended, tuple)
+    assert isinstance(final, list)
+    assert isinstance(cancelled, list)
+    assert repeated == (new[0], False)
+    assert (new[1], sixth[1], ended[1]) == (True, True, False)
+    assert [type(each) for each in (other, in_use, late)] == [Conflict, Conflict, IllegalStatus]
+    assert ended[0] == whole["r1"]
+    assert [step.state for step in whole["r1"].transitions] == [State.PENDING, State.DELIVERED, State.COMPLETED]
+    assert {key: row.state for key, row in whole.items()} == {
+        "r1": State.COMPLETED,
+        "r2": State.PENDING,
+        "r6": State.CANCELLED,
+    }
+    assert [status.seq for status in inbox] == sorted({status.seq for status in inbox})
+    assert {final[-1].seq, cancelled[-1].seq} <= {status.seq for status in inbox}
+
+
+async def test_a_step_that_was_undone_with_its_group_is_taken_once(opened: OpenTwin) -> None:
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            await twin.ledger.open(request(1))
+            delivered, refused = await asyncio.gather(
+                twin.ledger.advance("r1", State.DELIVERED, now=T0 + S),
+                twin.ledger.open(request(2, expires=2**70)),
+                return_exceptions=True,
+            )
+            row = await twin.ledger.get("r1")
+
+    assert isinstance(delivered, list)
+    assert isinstance(refused, Exception)
+    assert row is not None
+    assert (row.state, row.attempts, len(row.transitions)) == (State.DELIVERED, 1, 2)
+
+
+@pytest.mark.parametrize("length", [10, 5_000])
+async def test_requests_of_any_size_advance_however_many_came_after_them(opened: OpenTwin, length: int) -> None:
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            await twin.ledger.open(request(0, input="x" * length))
+            await asyncio.gather(*(twin.ledger.open(request(number)) for number in range(1, 700)))
+            first = await twin.ledger.advance("r0", State.RUNNING, now=T0, agent="agent")
+            last = await twin.ledger.advance("r699", State.RUNNING, now=T0, agent="agent")
+            again = await twin.ledger.advance("r0", State.COMPLETED, now=T0, agent="agent")
+
+    assert [row.state for row in (*first, *last, *again)] == [
+        *(State.DELIVERED, State.RUNNING),
+        *(State.DELIVERED, State.RUNNING),
+        State.COMPLETED,
+    ]
+    assert {len(str(row.input)) for row in (*first, *again)} == {length}

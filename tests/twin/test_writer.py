@@ -198,6 +198,46 @@ async def test_a_refused_job_undoes_itself_only(tmp_path: Path) -> None:
             assert database.failure is None
 
 
+async def test_parts_of_one_kind_are_carried_out_together_between_other_writes(tmp_path: Path) -> None:
+    together: list[Sequence[str]] = []
+
+    def noted(connection: Connection, parts: Sequence[str]) -> Sequence[str | SkepError]:
+        together.append(list(parts))
+        return [SkepError("no") if part == "no" else note(part, connection) for part in parts]
+
+    with anyio.fail_after(20):
+        async with open_database(tmp_path / "notes.db", NOTES) as database:
+            answers = [database.submit_part(noted, part) for part in ("one", "no", "two")]
+            between = database.submit(lambda connection: note("between", connection))
+            last = database.submit_part(noted, "three")
+
+            assert (await answers[0], await answers[2], await between, await last) == ("one", "two", "between", "three")
+            with pytest.raises(SkepError, match="no"):
+                await answers[1]
+            assert together == [["one", "no", "two"], ["three"]]
+
+
+async def test_a_part_that_fails_undoes_itself_only_and_what_is_remembered_is_told(tmp_path: Path) -> None:
+    remembered: list[str] = []
+
+    def noted(connection: Connection, parts: Sequence[str]) -> Sequence[str]:
+        for part in parts:
+            note(part, connection)
+            remembered.append(part)
+        return parts
+
+    with anyio.fail_after(20):
+        async with open_database(tmp_path / "notes.db", NOTES) as database:
+            database.when_undone(remembered.clear)
+            one, again, two = (database.submit_part(noted, part) for part in ("one", "one", "two"))
+
+            assert (await one, await two) == ("one", "two")
+            with pytest.raises(IntegrityError):
+                await again
+            assert remembered == ["two"]
+            assert database.failure is None
+
+
 async def test_a_full_database_refuses_and_takes_writes_again(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path / "reserve", 8192)
     reserve.restore()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -9,7 +10,7 @@ from pydantic_core import from_json, to_json
 from things.delivery import DeliveryStatus, Reason, State
 from things.messages import JSONValue, Operation
 from things.records import LedgerRow, Transition
-from twin.ledger.statements import FIELDS
+from twin.ledger.statements import FIELDS, OWN_COLUMNS
 
 
 def opening(fields: Mapping[str, Any]) -> Transition:
@@ -35,6 +36,41 @@ def canonical(text_: str | None) -> str | None:
 def fields_of(row: Sequence[Any]) -> dict[str, Any]:
     """A row of `COLUMNS` by name."""
     return dict(zip(FIELDS, row, strict=True))
+
+
+def fields_of_new(row: LedgerRow, given: str | None, seq: int) -> dict[str, Any]:
+    """A new request by name, its input as JSON; `seq` is its place."""
+    return {
+        "opened": seq,
+        "request_id": row.request_id,
+        "caller": row.caller,
+        "caller_ref": row.caller_ref,
+        "operation": row.operation.value,
+        "thing_id": row.thing_id,
+        "agent": row.agent,
+        "name": row.name,
+        "input": given,
+        "state": State.PENDING.value,
+        "expires": row.expires,
+        "deadline_s": row.deadline_s,
+        "deadline": None,
+        "due": row.expires,
+        "created": row.created,
+        "updated": row.created,
+        "attempts": 0,
+        "progress": None,
+        "seq": seq,
+    }
+
+
+def columns_of(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The columns of the table, in its order, of a request by name."""
+    return tuple(fields.values())[:OWN_COLUMNS]
+
+
+def opened(row: LedgerRow, seq: int) -> LedgerRow:
+    """A new request as it is stored at its place."""
+    return replace(row, seq=seq, transitions=(Transition(seq=seq, state=State.PENDING, at=row.created),))
 
 
 def rows_of(rows: Iterable[Sequence[Any]]) -> list[LedgerRow]:

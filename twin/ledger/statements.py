@@ -6,6 +6,7 @@ from sqlalchemy import bindparam, func, null, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from twin.database import Database, Prepared
+from twin.statements import Rows
 from twin.tables import MarkRow, RequestRow, TransitionRow, table
 
 REQUESTS = table(RequestRow)
@@ -18,6 +19,8 @@ COLUMNS = (
     TRANSITIONS.c.output.label("output"),
 )
 FIELDS = tuple(column.name for column in COLUMNS)
+OWN_COLUMNS = len(REQUESTS.c)
+"""So many of the fields, from the first on, are the table's."""
 # The first step, to pending, is the row itself: `opened` is its number and `created` its time.
 WITH_LAST_STEP = REQUESTS.outerjoin(TRANSITIONS, TRANSITIONS.c.seq == REQUESTS.c.seq)
 
@@ -35,13 +38,17 @@ class Statements:
             return Prepared(statement, database.engine)
 
         insert = postgresql.insert if database.engine.dialect.name == "postgresql" else sqlite.insert
-        self.open = prepared(insert(REQUESTS).on_conflict_do_nothing())
-        self.record = prepared(insert(TRANSITIONS))
+        engine = database.engine
+        self.open = Rows(insert(REQUESTS).on_conflict_do_nothing(), engine)
+        self.record = Rows(insert(TRANSITIONS), engine)
+        standing = insert(REQUESTS)
         changing = ("state", "deadline", "due", "updated", "attempts", "progress", "seq")
-        self.change = prepared(
-            REQUESTS.update()
-            .where(r.opened == bindparam("wanted"))
-            .values({name: bindparam(f"new_{name}") for name in changing})
+        # An update that takes whole rows, since of rows a statement takes many.
+        self.change = Rows(
+            standing.on_conflict_do_update(
+                index_elements=["opened"], set_={name: standing.excluded[name] for name in changing}
+            ),
+            engine,
         )
         self.by_id = prepared(whole.where(r.request_id == bindparam("request_id")))
         self.by_reference = prepared(

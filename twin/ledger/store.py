@@ -7,21 +7,22 @@ has a (partial) index of its own.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from things.delivery import FINAL, REPORTABLE, DeliveryStatus, Reason, State, is_legal
-from things.errors import BadCursor, Conflict, IllegalStatus, UnknownRequest
+from things.delivery import FINAL, DeliveryStatus, Reason, State
+from things.errors import BadCursor, Conflict, UnknownRequest
 from things.messages import JSONValue
 from things.records import LedgerQuery, LedgerRow, Transition
 from twin.database import Database, Prepared
+from twin.ledger.changes import Advance, Changes, Opening
 from twin.ledger.rows import canonical, encoded, fields_of, opening, row_of, rows_of, seq_of, status_of
+from twin.ledger.standing import Standing
 from twin.ledger.statements import COLUMNS, REQUESTS, WITH_LAST_STEP, Statements
-from twin.ledger.steps import Step, changes, has_run_out
+from twin.ledger.steps import Step
 
 _MARK = "ledger"
 
@@ -33,6 +34,9 @@ class LedgerStore:
         self._database = database
         self._seq = seq
         self._sql = Statements(database)
+        self._known = Standing()
+        self._together = self._carried_out  # the same object each time: parts of one kind are told by it
+        database.when_undone(self._known.clear)
 
     @classmethod
     async def load(cls, database: Database) -> "LedgerStore":
@@ -60,8 +64,8 @@ class LedgerStore:
     async def open(self, row: LedgerRow) -> tuple[LedgerRow, bool]:
         """Store a new request as pending. The same caller and reference with the same content: the standing row and
         False; with other content: raises Conflict."""
-        given = encoded(row.input) if row.has_input else None
-        return await self._database.submit(lambda connection: self._stored(connection, row, given), refuses_first=True)
+        opening = Opening(row, encoded(row.input) if row.has_input else None)
+        return await self._database.submit_part(self._together, opening)
 
     async def advance(
         self,
@@ -79,10 +83,10 @@ class LedgerStore:
         recorded first: then two rows, one for each step. With `agent` given, only that agent's requests exist. Rows
         come without their transitions. Raises UnknownRequest, IllegalStatus."""
         step = Step(state, now, reason, error, None if output is None else encoded(output), progress)
-        return await self._database.submit(
-            lambda connection: self._advanced(connection, request_id, agent, step),
+        return await self._database.submit_part(
+            self._together,
+            Advance(request_id, agent, step),
             frees=state in FINAL,
-            refuses_first=True,
             # The agent has it, and its answer often follows at once: both in one commit.
             soon=state is not State.DELIVERED,
         )
@@ -99,7 +103,11 @@ class LedgerStore:
                 connection, thing_id=thing_id, name=name, opened=self._place(connection, before)
             )
             queued = [fields for fields in map(fields_of, older) if fields["request_id"] not in sparing]
-            return [row_of(self._take(connection, fields, step)) for fields in queued]
+            changes = Changes(connection, self._sql, self._known, self._seq)
+            ended = [row_of(changes.take(fields, step)) for fields in queued]
+            changes.write()
+            self._seq = changes.seq
+            return ended
 
         return await self._database.submit(superseded, frees=True)
 
@@ -271,33 +279,26 @@ class LedgerStore:
 
     # ------------------------------------------------------------ in the writer thread
 
-    def _stored(self, connection: Connection, row: LedgerRow, given: str | None) -> tuple[LedgerRow, bool]:
-        seq = self._seq + 1
-        fields: dict[str, Any] = {
-            "opened": seq,
-            "request_id": row.request_id,
-            "caller": row.caller,
-            "caller_ref": row.caller_ref,
-            "operation": row.operation.value,
-            "thing_id": row.thing_id,
-            "agent": row.agent,
-            "name": row.name,
-            "input": given,
-            "state": State.PENDING.value,
-            "expires": row.expires,
-            "deadline_s": row.deadline_s,
-            "deadline": None,
-            "due": row.expires,
-            "created": row.created,
-            "updated": row.created,
-            "attempts": 0,
-            "progress": None,
-            "seq": seq,
-        }
-        if self._sql.open.run(connection, **fields).rowcount == 0:
-            return self._standing(connection, row, given), False
-        self._seq = seq
-        return replace(row, seq=seq, transitions=(opening(fields),)), True
+    def _carried_out(self, connection: Connection, asked: Sequence[Opening | Advance]) -> Sequence[Any]:
+        changes = Changes(connection, self._sql, self._known, self._seq)
+        outcomes: list[Any] = [changes.open(one) if isinstance(one, Opening) else changes.advance(one) for one in asked]
+        changes.write()
+        self._seq = changes.seq
+        if changes.has_repeats:
+            for index, one in enumerate(asked):
+                if isinstance(one, Opening):
+                    outcomes[index] = self._opened(connection, one, outcomes[index])
+        return outcomes
+
+    def _opened(self, connection: Connection, opening: Opening, outcome: tuple[LedgerRow, bool]) -> Any:
+        """The outcome of an opening that may repeat another."""
+        place = self._sql.place.row(connection, request_id=opening.row.request_id)
+        if place is not None and place[0] == outcome[0].seq:
+            return outcome
+        try:
+            return self._standing(connection, opening.row, opening.given), False
+        except Conflict as refusal:
+            return refusal
 
     def _standing(self, connection: Connection, row: LedgerRow, given: str | None) -> LedgerRow:
         found = self._sql.by_reference.row(connection, caller=row.caller, caller_ref=row.caller_ref)
@@ -313,48 +314,3 @@ class LedgerStore:
         if not same:
             raise Conflict(f"reference {row.caller_ref!r} was used for another request")
         return self._with_transitions(connection, [found])[0]
-
-    def _advanced(self, connection: Connection, request_id: str, agent: str | None, step: Step) -> list[LedgerRow]:
-        found = self._sql.by_id.row(connection, request_id=request_id)
-        fields = None if found is None else fields_of(found)
-        if fields is None or (agent is not None and fields["agent"] != agent):
-            raise UnknownRequest(request_id)
-        current = State(fields["state"])
-        # The agent's word is proof that it has the request, even if its receipt was lost.
-        is_first_word = (
-            current is State.PENDING
-            and step.state in REPORTABLE
-            and (agent is not None or not is_legal(current, step.state))
-        )
-        if not is_first_word and (not is_legal(current, step.state) or not has_run_out(fields, step)):
-            raise IllegalStatus(request_id, current.value, step.state.value)
-        steps = (Step(State.DELIVERED, step.now), step) if is_first_word else (step,)
-        rows = []
-        for each in steps:
-            fields = self._take(connection, fields, each)
-            rows.append(row_of(fields))
-        return rows
-
-    def _take(self, connection: Connection, fields: dict[str, Any], step: Step) -> dict[str, Any]:
-        self._seq += 1
-        changed = changes(fields, step, self._seq)
-        after = {**fields, **changed}
-        self._sql.change.run(connection, wanted=fields["opened"], **{f"new_{name}": v for name, v in changed.items()})
-        self._record(connection, after, step)
-        after |= {"reason": None if step.reason is None else step.reason.value}
-        after |= {"error": step.error, "output": step.output}
-        return after
-
-    def _record(self, connection: Connection, fields: Mapping[str, Any], step: Step) -> None:
-        self._sql.record.run(
-            connection,
-            seq=self._seq,
-            opened=fields["opened"],
-            caller=fields["caller"],
-            state=step.state.value,
-            at=step.now,
-            reason=None if step.reason is None else step.reason.value,
-            error=step.error,
-            output=step.output,
-            progress=fields["progress"],
-        )
