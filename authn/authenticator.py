@@ -76,14 +76,12 @@ class LocalAuthenticator:
         budgets: LoginBudgets | None = None,
         access_s: float = ACCESS_S,
         refresh_s: float = REFRESH_S,
-        clock_trusted: Callable[[], bool] = lambda: True,
     ) -> None:
         if access_s > 3_600:
             raise ValueError("an access token lives at most an hour")
         self._store = store
         self._tokens = tokens
         self._clock = clock
-        self._clock_trusted = clock_trusted
         self._access_s = access_s
         self._refresh_s = refresh_s
         self._verified: dict[bytes, Principal] = {}
@@ -112,7 +110,6 @@ class LocalAuthenticator:
         budgets: LoginBudgets | None = None,
         access_s: float = ACCESS_S,
         refresh_s: float = REFRESH_S,
-        clock_trusted: Callable[[], bool] = lambda: True,
         audience: str = "skep",
     ) -> "LocalAuthenticator":
         """Open (or make) accounts, keys and audit log below `home`; blocks briefly. Raises StorageDamaged,
@@ -135,7 +132,6 @@ class LocalAuthenticator:
             budgets=budgets,
             access_s=access_s,
             refresh_s=refresh_s,
-            clock_trusted=clock_trusted,
         )
 
     def close(self) -> None:
@@ -174,7 +170,7 @@ class LocalAuthenticator:
         digest = hashlib.sha256(token.encode(errors="replace")).digest()
         principal = self._verified.get(digest)
         if principal is not None:
-            if principal.expires is not None and principal.expires <= self._clock() and self._may_expire(principal):
+            if principal.expires is not None and principal.expires <= self._clock():
                 del self._verified[digest]
                 raise TokenExpired
             return principal
@@ -332,7 +328,7 @@ class LocalAuthenticator:
             if current is None or current.disabled or current.password_hash != account.password_hash:
                 raise Unauthenticated
             standing = self.register.logins_of(account.name)
-            over = [login for login in standing if login.expires <= now and self._clock_trusted()]
+            over = [login for login in standing if login.expires <= now]
             over += [login for login in standing if login not in over][
                 : max(0, len(standing) - len(over) - MAX_LOGINS + 1)
             ]
@@ -366,7 +362,7 @@ class LocalAuthenticator:
         )
 
     def _read(self, token: str) -> Principal:
-        claims = self._tokens.read(token, _ACCESS, now=self._clock(), ignore_expiry=not self._clock_trusted())
+        claims = self._tokens.read(token, _ACCESS, now=self._clock())
         account = self.register.accounts.get(claims.account)
         if account is None or account.disabled or not self._lives(claims, token):
             raise TokenInvalid
@@ -378,9 +374,6 @@ class LocalAuthenticator:
             return kept is not None and kept.account == claims.account and kept.token_hash == token_hash(token)
         login = self.register.logins.get(claims.login_id)
         return login is not None and login.account == claims.account
-
-    def _may_expire(self, principal: Principal) -> bool:
-        return self._clock_trusted() or principal.login_id != principal.token_id
 
     def _forget(self, _revocation: Revocation) -> None:
         self._verified.clear()

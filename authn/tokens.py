@@ -137,11 +137,10 @@ class Tokens:
         )
         return text, claims
 
-    def read(self, token: str, kinds: frozenset[TokenKind], *, now: int, ignore_expiry: bool = False) -> Claims:
+    def read(self, token: str, kinds: frozenset[TokenKind], *, now: int) -> Claims:
         """What `token` says, if it is genuine and of one of `kinds`; raises TokenInvalid, TokenExpired.
 
-        Whether its login still lives is for the caller to check. `ignore_expiry` is for a clock that cannot be
-        trusted, and affects long-lived tokens only.
+        Whether its login still lives is for the caller to check.
         """
         if len(token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(token) or not _is_canonical(token):
             raise TokenInvalid
@@ -172,10 +171,9 @@ class Tokens:
             raise TokenInvalid
         if not (_is_time(expires) or (expires is None and kind is TokenKind.LONG)):
             raise TokenInvalid
-        lenient = ignore_expiry and kind is TokenKind.LONG
-        if not_before * _US > now and not lenient:
+        if not_before * _US > now:
             raise TokenInvalid("this token is not valid yet")
-        if expires is not None and expires * _US <= now and not lenient:
+        if expires is not None and expires * _US <= now:
             raise TokenExpired
         return Claims(
             kind=kind,

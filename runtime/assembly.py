@@ -108,7 +108,7 @@ class Assembly:
             authorizer=rooms.authorizer,
             clocks=rooms.clocks,
             describe=views.publication,
-            assess=QualityWatch(twin.directory, twin.values),
+            assess=QualityWatch(twin.values),
             presence_recorded=self._presence_changed,
             request_accepted=self._request_audited,
             call_accepted=self._call_audited,
@@ -134,6 +134,7 @@ class Assembly:
             rules=_retention(config),
             interval_s=config.history.retain_interval_s,
             clocks=rooms.clocks,
+            is_trusted=lambda: rooms.time.is_trusted,
         )
         for service in self._services(views):
             self.runtime.services.add(service)
@@ -164,7 +165,7 @@ class Assembly:
             ),
             tls=tls if config.http.https else None,
             accounts=rooms.authenticator,
-            health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self.runtime.metrics.text),
+            health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self._metrics),
             documents={
                 "/vocabulary/skep.jsonld": CONTEXT,
                 "/asyncapi.json": _laid_together(asyncapi.described(), web_things_described(WEB_THING_PATH)),
@@ -218,7 +219,8 @@ class Assembly:
             await self._rooms.twin.directory.put(service.thing_id, td, agent=agent)
 
     async def keep_house(self) -> None:
-        """What has to be done from time to time, for ever: expired registrations, old readings, certificates."""
+        """What has to be done from time to time, for ever: expired registrations, old readings, certificates, the
+        time that was seen."""
         while True:
             await anyio.sleep(_HOUSE_S)
             twin = self._rooms.twin
@@ -227,6 +229,7 @@ class Assembly:
                 await self.retention.keep()
                 if self.certificates.renew_if_due():
                     log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
+                await anyio.to_thread.run_sync(self._rooms.time.note)
             except SkepError as error:
                 log.error("housekeeping put off", extra={"code": error.code, "detail": error.detail})
 
@@ -353,7 +356,17 @@ class Assembly:
         found = {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
         if self._rooms.authenticator.audit.failed:
             found["audit"] = "the audit log cannot be written"
+        if (problem := self._rooms.time.problem) is not None:
+            found["clock"] = problem
         return found
+
+    def _metrics(self) -> str:
+        return (
+            f"{self.runtime.metrics.text()}"
+            "# HELP skep_clock_trusted 0 while the clock is earlier than in former runs.\n"
+            "# TYPE skep_clock_trusted gauge\n"
+            f"skep_clock_trusted {int(self._rooms.time.is_trusted)}\n"
+        )
 
 
 def _laid_together(*descriptions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Time and ids of one runtime.
 
-Stamps come from the wall clock. What expires is measured on a steady clock that starts at wall time and never jumps, so
-setting the clock of a gateway neither expires a queue at once nor keeps it for ever.
+Stamps come from the wall clock. What expires is measured on a steady clock that starts at wall time, or goes on where
+the last run left it (`runtime.timekeeping`), and never jumps: setting the clock of a gateway neither expires a queue at
+once nor keeps it for ever.
 """
 
 import os
@@ -15,10 +16,10 @@ def wall_clock() -> int:
 
 
 class SteadyClock:
-    """µs UTC that only ever moves forward with elapsed time; anchored to the wall clock once."""
+    """µs UTC that only ever moves forward with elapsed time; anchored once, to the wall clock if not told otherwise."""
 
-    def __init__(self) -> None:
-        self._offset = time.time_ns() - time.monotonic_ns()
+    def __init__(self, start: int | None = None) -> None:
+        self._offset = (time.time_ns() if start is None else start * 1_000) - time.monotonic_ns()
 
     def __call__(self) -> int:
         return (time.monotonic_ns() + self._offset) // 1_000

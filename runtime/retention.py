@@ -1,12 +1,12 @@
 """When old readings go: hot files by housekeeping, sealed ones by the configured rules, neither by a clock that jumped.
 
 A clock that was set while the runtime ran says nothing reliable about age; nothing goes until it agrees again with the
-time that has passed, or until the next start.
+time that has passed, or until the next start. Nor does one that is earlier than in former runs.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from runtime.core import Clocks
@@ -28,15 +28,22 @@ class Retention:
     rules: Sequence[Mapping[str, Any]]
     interval_s: float
     clocks: Clocks
+    is_trusted: Callable[[], bool] = lambda: True
+    """Whether the clock may be right: it is not earlier than in former runs."""
     _next: int = 0
     _is_paused: bool = False
+    _apart: int = field(init=False)
+    """Between the clocks at the start."""
+
+    def __post_init__(self) -> None:
+        self._apart = self.clocks.now() - self.clocks.steady()
 
     async def keep(self) -> None:
         """Let go what is due. Raises SkepError; the next call tries again."""
-        drift = abs(self.clocks.now() - self.clocks.steady())
-        if drift > MAX_DRIFT_US:
+        drift = abs(self.clocks.now() - self.clocks.steady() - self._apart)
+        if drift > MAX_DRIFT_US or not self.is_trusted():
             if not self._is_paused:
-                log.warning("retention is paused: the clock jumped", extra={"seconds": drift / 1_000_000})
+                log.warning("retention is paused: the clock is not trusted", extra={"seconds": drift / 1_000_000})
             self._is_paused = True
             return
         self._is_paused = False

@@ -5,6 +5,7 @@ home.
 """
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from authn import keyfiles
 from authn.authenticator import LocalAuthenticator
 from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
-from runtime.clocks import IDs, SteadyClock, wall_clock
+from runtime.clocks import IDs
 from runtime.config import Config
 from runtime.core import Clocks
 from runtime.home import held, prepared
 from runtime.ports import Directory
+from runtime.timekeeping import Timekeeping
+from things.errors import StorageFailed
 from twin.store import Twin, open_twin
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,7 @@ class Rooms:
     home: Path
     config: Config
     clocks: Clocks
+    time: Timekeeping
     twin: Twin
     authenticator: LocalAuthenticator
     authorizer: LocalAuthorizer
@@ -41,10 +47,10 @@ async def rooms_of(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
     home = prepared(home)
     with held(home):
         config = config or Config.load(home)
-        clocks = Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs())
+        time = Timekeeping(home)
         authenticator = LocalAuthenticator.open(
             home,
-            clock=clocks.now,
+            clock=time.now,
             database_url=config.database_url,
             budgets=LoginBudgets.per_minute(config.security.login_attempts_per_minute),
             access_s=config.security.access_token_s,
@@ -53,7 +59,7 @@ async def rooms_of(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
         with contextlib.closing(authenticator):
             async with open_twin(
                 home,
-                clock=clocks.now,
+                clock=time.now,
                 database_url=config.database_url,
                 durable_history=config.history.durable,
             ) as twin:
@@ -61,19 +67,34 @@ async def rooms_of(home: Path, config: Config | None) -> AsyncIterator[Rooms]:
                     home,
                     files=keyfiles,
                     account_type=authenticator.type_of,
-                    clock=clocks.now,
+                    clock=time.now,
                     thing_types=partial(_types_of, twin.directory),
                     policies=Path(config.security.policies) if config.security.policies else None,
                 )
                 authenticator.administration.is_role = authorizer.has_role
-                yield Rooms(
-                    home=home,
-                    config=config,
-                    clocks=clocks,
-                    twin=twin,
-                    authenticator=authenticator,
-                    authorizer=authorizer,
-                )
+                steady = time.resume(is_awaited=await twin.ledger.next_due() is not None)
+                # Noted at once: what is asked in a run of seconds keeps its time too.
+                _note(time)
+                try:
+                    yield Rooms(
+                        home=home,
+                        config=config,
+                        clocks=Clocks(now=time.now, steady=steady, new_id=IDs()),
+                        time=time,
+                        twin=twin,
+                        authenticator=authenticator,
+                        authorizer=authorizer,
+                    )
+                finally:
+                    _note(time)
+
+
+def _note(time: Timekeeping) -> None:
+    try:
+        time.note()
+    except StorageFailed as error:
+        # A full disk stops neither a start nor an end.
+        log.error("the time is not noted", extra={"detail": error.detail})
 
 
 def _types_of(directory: Directory, thing_id: str) -> tuple[str, ...] | None:

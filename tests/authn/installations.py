@@ -35,7 +35,7 @@ class Clock:
 
 @contextmanager
 def installation(
-    home: Path, clock: Clock, *, budgets: LoginBudgets | None = None, trusted: bool = True
+    home: Path, clock: Clock, *, budgets: LoginBudgets | None = None
 ) -> Iterator[LocalAuthenticator]:
     authenticator = LocalAuthenticator.open(
         home,
@@ -43,7 +43,6 @@ def installation(
         monotonic=clock.monotonic,
         passwords=Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)),
         budgets=budgets or LoginBudgets.per_minute(1_000),
-        clock_trusted=lambda: trusted,
     )
     try:
         yield authenticator

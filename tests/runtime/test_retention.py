@@ -33,8 +33,9 @@ class Lake:
 class House:
     """Clocks that tests set, and what was kept."""
 
-    def __init__(self, rules: Sequence[Mapping[str, Any]] = RULES) -> None:
-        self.now = self.steady = 1_770_000_000_000_000
+    def __init__(self, rules: Sequence[Mapping[str, Any]] = RULES, *, steady_behind: int = 0) -> None:
+        self.now = 1_770_000_000_000_000
+        self.steady = self.now - steady_behind
         self.trims = 0
         self.lake = Lake()
         self.retention = Retention(
@@ -79,6 +80,25 @@ async def test_nothing_goes_while_the_clock_has_jumped(jump: int) -> None:
 
     house.now -= jump
     await house.retention.keep()
+    assert (house.trims, len(house.lake.asked)) == (1, 1)
+
+
+async def test_nothing_goes_while_the_clock_is_earlier_than_in_former_runs() -> None:
+    house = House()
+    trusts = False
+    house.retention.is_trusted = lambda: trusts
+    await house.retention.keep()
+    assert (house.trims, house.lake.asked) == (0, [])
+
+    trusts = True
+    await house.retention.keep()
+    assert (house.trims, len(house.lake.asked)) == (1, 1)
+
+
+async def test_clocks_that_were_apart_at_the_start_have_not_jumped() -> None:
+    house = House(steady_behind=24 * HOUR)
+    await house.retention.keep()
+
     assert (house.trims, len(house.lake.asked)) == (1, 1)
 
 

@@ -4,17 +4,24 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 import runtime.clocks
 from runtime.clocks import wall_clock
+from tests.journeys.peers import final, http_consumer, mqtt_agent, mqtt_consumer
 from tests.runtime.harness import house
+from tests.support import PUMP, Account, Skep, skep
 from things.addresses import Kind
-from things.delivery import State
+from things.delivery import Reason, State
+from things.errors import TokenExpired
+from things.identity import AccountType
 
 pytestmark = pytest.mark.anyio
 
-YEAR_NS = 366 * 86_400 * 1_000_000_000
+DAY_NS = 86_400 * 1_000_000_000
+YEAR_NS = 366 * DAY_NS
+THING = "dtw:works:pump-1"
 JUMPS = [10 * YEAR_NS, -10 * YEAR_NS, 3_600 * 1_000_000_000, -3_600 * 1_000_000_000, -1_000_000]
 
 
@@ -93,3 +100,108 @@ async def test_a_value_of_the_past_never_replaces_the_latest_but_is_stored(tmp_p
         assert value is not None
         assert value.value == 3
         assert value.created <= wall_clock() + 300_000_000
+
+
+# ---------------------------------------------------------------- a start with the clock in the past, a whole runtime
+
+
+async def _prepared(home: Path) -> tuple[Account, Account]:
+    """A run with the right time: an agent with a pump, and somebody who may use it."""
+    async with skep(home) as right:
+        works, mia = await right.add("works", "agent"), await right.add("mia", role="manager")
+        async with mqtt_agent(right, works) as agent:
+            await agent.describe("pump-1", PUMP)
+    return works, mia
+
+
+async def _health(running: Skep) -> tuple[bool, bool]:
+    """Whether it is ready, and whether it trusts its clock, as health and metrics say alike."""
+    async with httpx.AsyncClient(base_url=running.http) as client:
+        ready = (await client.get("/readyz")).json()
+        trusts = "clock" not in ready.get("warnings", {})
+        assert f"skep_clock_trusted {int(trusts)}" in (await client.get("/metrics")).text.splitlines()
+    return ready["ready"], trusts
+
+
+@pytest.mark.parametrize("set_right_during_the_run", [True, False])
+async def test_what_is_asked_while_the_clock_is_in_the_past_waits_through_the_start_with_the_right_time(
+    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture, set_right_during_the_run: bool
+) -> None:
+    works, mia = await _prepared(tmp_path)
+
+    watch.ahead_ns = -50 * YEAR_NS
+    async with skep(tmp_path) as past:
+        assert await _health(past) == (True, False)
+        assert "the clock is earlier" in caplog.text
+        async with http_consumer(past, mia) as consumer:
+            await consumer.invoke(THING, "setSpeed", 5, "r1")
+        if set_right_during_the_run:
+            watch.ahead_ns = DAY_NS
+            assert await _health(past) == (True, True)
+    watch.ahead_ns = DAY_NS
+    async with skep(tmp_path) as right, mqtt_consumer(right, mia) as consumer, mqtt_agent(right, works) as agent:
+        assert await _health(right) == (True, True)
+        asked = await agent.asked()
+        await agent.report(asked.request_id, state="completed", output={})
+        seen = await final(consumer, "r1")
+
+    assert asked.input == 5
+    assert [status["state"] for status in seen][-1] == "completed"
+    async with skep(tmp_path) as later:
+        clocks = later.running.rooms.clocks
+        # Nothing waits any more: requests are timed by the clock on the wall again.
+        assert abs(clocks.steady() - clocks.now()) < 60_000_000
+
+
+async def test_a_request_that_waits_is_not_kept_for_longer_by_a_restart_either(tmp_path: Path, watch: Watch) -> None:
+    _works, mia = await _prepared(tmp_path)
+    async with skep(tmp_path) as before, http_consumer(before, mia) as consumer:
+        await consumer.invoke(THING, "setSpeed", 5, "r1")
+
+    watch.ahead_ns = DAY_NS
+    async with skep(tmp_path) as after:
+        row = await after.running.rooms.twin.ledger.by_reference("mia", "r1")
+        assert row is not None
+        ended = await after.running.runtime.final(row.request_id, 5)
+
+    assert ended is not None
+    assert (ended.state, ended.reason) == (State.FAILED, Reason.EXPIRED)
+
+
+async def test_time_goes_on_from_the_latest_that_was_seen(tmp_path: Path, watch: Watch) -> None:
+    await _prepared(tmp_path)
+    async with skep(tmp_path) as before:
+        administration = before.running.rooms.authenticator.administration
+        _, brief = await administration.add("brief", AccountType.AGENT, token_validity_s=3_600, by="test")
+        _, long = await administration.add("long", AccountType.AGENT, token_validity_s=90_000, by="test")
+        assert brief is not None
+        assert long is not None
+        watch.ahead_ns = 2 * 3_600 * 1_000_000_000
+        seen = before.running.rooms.clocks.now()
+        with pytest.raises(TokenExpired):
+            before.running.rooms.authenticator.verify(brief)
+
+    for ahead_ns in (-50 * YEAR_NS, -DAY_NS):
+        watch.ahead_ns = ahead_ns
+        async with skep(tmp_path) as past:
+            rooms = past.running.rooms
+            times = [rooms.clocks.now() for _ in range(3)]
+
+            assert seen <= times[0] <= times[1] <= times[2] < seen + 60_000_000
+            assert rooms.authenticator.verify(long).account == "long"
+            with pytest.raises(TokenExpired):
+                rooms.authenticator.verify(brief)
+        seen = times[-1]
+
+
+async def test_a_wrong_time_in_the_future_is_forgotten_with_its_note(tmp_path: Path, watch: Watch) -> None:
+    watch.ahead_ns = 10 * YEAR_NS
+    async with skep(tmp_path) as ahead:
+        assert await _health(ahead) == (True, True)
+    watch.ahead_ns = 0
+    async with skep(tmp_path) as right:
+        assert await _health(right) == (True, False)
+
+    (tmp_path / "clock.json").unlink()
+    async with skep(tmp_path) as right:
+        assert await _health(right) == (True, True)
