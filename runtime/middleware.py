@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from runtime.metrics import Metrics
-from runtime.ports import Authorizer, Directory, Handler, Middleware
+from runtime.ports import Authorizer, Check, Directory, Handler
 from runtime.rate import Rates
 from runtime.router import JUDGED
 from runtime.services import Services, is_service
@@ -29,13 +29,50 @@ KIND_OF: Mapping[Operation, Kind] = {
     Operation.WRITE_PROPERTY: Kind.PROPERTY,
     Operation.CALL_RPC: Kind.ACTION,
 }
+PUBLISHES = frozenset({Operation.PUBLISH_EVENT, Operation.PUBLISH_PROPERTY})
 
 
-def traced(metrics: Metrics) -> Middleware:
-    """Counts every message; logs refusals at info and the unexpected with its traceback, once."""
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Counts every message; logs refusals at info."""
 
-    def refused(message: Message, error: SkepError) -> None:
-        metrics.refused[message.operation, error.code] += 1
+    metrics: Metrics
+
+    def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
+        try:
+            answer = next_(message)
+        except SkepError as error:
+            self._refused(message, error)
+            raise
+        if answer is JUDGED:
+            self.metrics.handled[message.operation] += 1
+            return answer
+        return self._answered(message, answer)
+
+    def rest(self, message: Message, next_: Check) -> Check:
+        operation, handled, refused = message.operation, self.metrics.handled, self._refused
+
+        def check(message: Message) -> None:
+            try:
+                next_(message)
+            except SkepError as error:
+                refused(message, error)
+                raise
+            handled[operation] += 1
+
+        return check
+
+    async def _answered(self, message: Message, answer: Awaitable[DeliveryStatus]) -> DeliveryStatus:
+        try:
+            status = await answer
+        except SkepError as error:
+            self._refused(message, error)
+            raise
+        self.metrics.handled[message.operation] += 1
+        return status
+
+    def _refused(self, message: Message, error: SkepError) -> None:
+        self.metrics.refused[message.operation, error.code] += 1
         log.info(
             "refused",
             extra={
@@ -48,37 +85,25 @@ def traced(metrics: Metrics) -> Middleware:
             },
         )
 
-    async def answered(message: Message, answer: Awaitable[DeliveryStatus]) -> DeliveryStatus:
-        try:
-            status = await answer
-        except SkepError as error:
-            refused(message, error)
-            raise
-        metrics.handled[message.operation] += 1
-        return status
 
-    def trace(message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
-        try:
-            answer = next_(message)
-        except SkepError as error:
-            refused(message, error)
-            raise
-        if answer is JUDGED:
-            metrics.handled[message.operation] += 1
-            return answer
-        return answered(message, answer)
-
-    return trace
-
-
-def rated(rates: Rates) -> Middleware:
+@dataclass(frozen=True, slots=True)
+class Rate:
     """Refuses what goes over the sender's budget of messages."""
 
-    def rate(message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
-        rates.spend(message)
+    rates: Rates
+
+    def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
+        self.rates.spend(message)
         return next_(message)
 
-    return rate
+    def rest(self, message: Message, next_: Check) -> Check:
+        spend = self.rates.spend
+
+        def check(message: Message) -> None:
+            spend(message)
+            next_(message)
+
+        return check
 
 
 @dataclass(slots=True)
@@ -104,6 +129,12 @@ class Authorize:
         if context is not None:
             self.rates.passed(address.thing_id)
         return next_(message)
+
+    def rest(self, message: Message, next_: Check) -> Check | None:
+        if self.authorizer.is_conditional:
+            return None
+        decision = self.authorizer.decide(message.principal, *self._asked(message))
+        return next_ if decision.allowed and not decision.obligations else None
 
     def _asked(self, message: Message) -> tuple[Operation, Address]:
         operation = message.operation
@@ -189,6 +220,25 @@ class Validate:
             case _:
                 pass
         return next_(message)
+
+    def rest(self, message: Message, next_: Check) -> Check | None:
+        entry = self.directory.get(message.thing_id)
+        if entry is None or message.operation not in PUBLISHES:
+            return None
+        kind, name, td, judge = KIND_OF[message.operation], message.name, entry.td, self._published
+        affordance = td.affordance(kind, name)
+        schema = affordance.schema_validator if affordance is not None else None
+        if schema is None:
+            return next_
+        is_valid, may_be_empty = schema.is_valid, td.value_type(kind, name) in (None, "null")
+
+        def check(message: Message) -> None:
+            if not is_valid(message.data) or not (message.has_data or may_be_empty):
+                # Refused, or out of its range.
+                judge(message)
+            next_(message)
+
+        return check
 
     def _published(self, message: Message) -> None:
         entry = self.directory.get(message.thing_id)

@@ -65,20 +65,22 @@ class Rates:
         """Take a message from its sender's budget; raises RateLimited with the time until there is enough. The
         runtime's own services have none: what they say answers a message that was paid for."""
         principal = message.principal
-        if principal.account in RESERVED_ACCOUNTS:
-            return
-        budget = self.by_role.get(principal.role, self.budget)
-        now = self.clock()
         bucket = self._buckets.get(principal.account)
         if bucket is None:
-            while len(self._buckets) >= self.max_accounts:
-                del self._buckets[next(iter(self._buckets))]
-            bucket = self._buckets[principal.account] = _Bucket(budget.message_burst, budget.byte_burst, now)
-        elapsed_s = max(now - bucket.at, 0) / 1_000_000
-        bucket.at = now
-        bucket.messages = min(budget.message_burst, bucket.messages + elapsed_s * budget.messages_per_second)
-        bucket.bytes = min(budget.byte_burst, bucket.bytes + elapsed_s * budget.bytes_per_second)
-        bucket.minute *= max(0.0, 1.0 - elapsed_s / 60.0)
+            if principal.account in RESERVED_ACCOUNTS:
+                return
+            bucket = self._opened(principal)
+        budget = self.by_role.get(principal.role, self.budget)
+        now = self.clock()
+        if now > bucket.at:
+            elapsed_s = (now - bucket.at) / 1_000_000
+            bucket.at = now
+            # Comparisons, since `min` and `max` would be the greater part of this.
+            messages = bucket.messages + elapsed_s * budget.messages_per_second
+            bucket.messages = messages if messages < budget.message_burst else budget.message_burst
+            bytes_ = bucket.bytes + elapsed_s * budget.bytes_per_second
+            bucket.bytes = bytes_ if bytes_ < budget.byte_burst else budget.byte_burst
+            bucket.minute = bucket.minute * (1.0 - elapsed_s / 60.0) if elapsed_s < 60.0 else 0.0
         if bucket.messages < 1:
             raise RateLimited((1 - bucket.messages) / budget.messages_per_second)
         if bucket.bytes < message.size:
@@ -86,6 +88,14 @@ class Rates:
         bucket.messages -= 1
         bucket.bytes -= message.size
         bucket.minute += 1
+
+    def _opened(self, principal: Principal) -> _Bucket:
+        budget = self.by_role.get(principal.role, self.budget)
+        while len(self._buckets) >= self.max_accounts:
+            del self._buckets[next(iter(self._buckets))]
+        bucket = _Bucket(budget.message_burst, budget.byte_burst, self.clock())
+        self._buckets[principal.account] = bucket
+        return bucket
 
     def counters(self, principal: Principal, thing_id: str) -> Mapping[str, float]:
         """What conditional policies may look at."""

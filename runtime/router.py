@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 
-from runtime.ports import Handler, Middleware
+from runtime.ports import Check, Handler, Middleware
 from things.delivery import DeliveryStatus
 from things.errors import SkepError
 from things.messages import Message, Operation
@@ -23,6 +23,16 @@ class Router:
         if handler is None:
             raise SkepError(f"nothing handles {message.operation}")
         return handler(message)
+
+    def rest(self, message: Message) -> Check | None:
+        """What is left of `judge` for messages like one that it let through (`Middleware.rest`)."""
+        check: Check = _nothing
+        for layer in reversed(self._middleware):
+            rest = layer.rest(message, check)
+            if rest is None:
+                return None
+            check = rest
+        return check
 
     def carry(self, operation: Operation, handler: Handler) -> None:
         """Take on one more operation, behind the same middleware; done before bindings start."""
@@ -52,3 +62,7 @@ def _judged(message: Message) -> Awaitable[DeliveryStatus]:
 
 def _passed(layer: Middleware, next_: Handler, message: Message) -> Awaitable[DeliveryStatus]:
     return layer(message, next_)
+
+
+def _nothing(message: Message) -> None:
+    """The innermost check."""

@@ -8,7 +8,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -27,6 +27,8 @@ MAX_READY_BYTES = 4_194_304
 """Of the results kept as text: some hundreds."""
 MAX_COMPRESSED_BYTES = 33_554_432
 """Of the results kept compressed: some ten thousand Things for a handful of different rights."""
+MAX_LAST = 256
+"""Things of which it is remembered for whom they were derived last."""
 
 _ASKED = (
     Operation.READ,
@@ -61,6 +63,18 @@ _PROFILES: Mapping[str, Sequence[str]] = {
 """What the variants promise."""
 
 
+class _Last(NamedTuple):
+    """What was derived last of a Thing, and for whom."""
+
+    entry: Entry
+    principal: Principal
+    protocol: str | None
+    http_base: str | None
+    version: int
+    """Of the rights."""
+    text: bytes
+
+
 class TwinViews:
     """Derives twin TDs. `forms_of` gives the providers by name, of protocols and of the variant
     `profile`; `http_base` the address links lead to."""
@@ -78,6 +92,7 @@ class TwinViews:
         self._forms_of = forms_of
         self._http_base = http_base
         self._remembered = _Remembered()
+        self._last: dict[str, _Last] = {}
         self.presence: Presence | None = None
 
     def document(self, thing_id: str, principal: Principal, protocol: str | None = None) -> dict[str, Any] | None:
@@ -130,7 +145,26 @@ class TwinViews:
 
     def _derived(self, entry: Entry, principal: Principal, protocol: str | None) -> bytes:
         """What does not change while its agent comes and goes."""
-        rights, http_base = _shared(self._rights(entry, principal)), self._http_base()
+        http_base, version = self._http_base(), self._authorizer.version
+        if self._authorizer.is_conditional:
+            return self._permitted(entry, principal, protocol, http_base)
+        # Who reads a Thing reads it again; what it may see of it is not looked up until something changes.
+        last = self._last.get(entry.thing_id)
+        if (
+            last is None
+            or last.entry is not entry
+            or last.principal is not principal
+            or (last.protocol, last.http_base, last.version) != (protocol, http_base, version)
+        ):
+            text = self._permitted(entry, principal, protocol, http_base)
+            last = _Last(entry, principal, protocol, http_base, version, text)
+            while len(self._last) >= MAX_LAST:
+                del self._last[next(iter(self._last))]
+            self._last[entry.thing_id] = last
+        return last.text
+
+    def _permitted(self, entry: Entry, principal: Principal, protocol: str | None, http_base: str | None) -> bytes:
+        rights = _shared(self._rights(entry, principal))
         # The HTTP listeners come last; what is asked for before must not stay without their addresses.
         key = (entry.thing_id, entry.version, tuple(entry.overlay.items()), rights, protocol, http_base)
         found = self._remembered.get(key)

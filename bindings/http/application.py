@@ -17,6 +17,7 @@ from bindings.http.empty import Empty
 from bindings.http.exchange import Exchange
 from bindings.http.problems import UnsupportedMediaType, problem
 from bindings.http.routing import Routes
+from bindings.http.whole import sent
 from things.errors import SkepError
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ _NO_STORE = (b"cache-control", b"no-store")
 _DRAINED_BYTES = 8_388_608
 _DRAIN_S = 2.0
 API_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_OWN = frozenset({b"content-security-policy", b"cache-control"})
+"""Fields that a reply may have of its own."""
+_CONSTANT = b"".join(b"%s: %s\r\n" % field for field in (*SECURITY_HEADERS, API_POLICY, _NO_STORE))
 
 
 class Application:
@@ -49,40 +53,14 @@ class Application:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await self._answer(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def guarded(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                message["headers"] = _secured(message["headers"])
-            await send(message)
-
-        try:
             try:
                 reply = await self._reply(scope, receive)
-            except SkepError as error:
-                reply = _refusal(error, scope)
-                if reply.status_code == 413:
-                    await _drain(scope, receive)
             except ClientDisconnect:
                 return
-            await reply(scope, receive, send if isinstance(reply, Empty) else guarded)
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            if isinstance(error, SkepError) and not started:
-                # Streams open their session when their reply begins.
-                await _refusal(error, scope)(scope, receive, guarded)
-                return
-            log.exception("exchange failed", extra={"method": scope["method"], "path": scope["path"][:200]})
-            if not started:
-                await problem(SkepError())(scope, receive, guarded)
-            else:
-                scope["state"]["abort"]()
+            except Exception as error:
+                reply = await _refused(error, scope, receive)
+            if not _sent(scope, reply):
+                await _streamed(reply, scope, receive, send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> ASGIApp:
         raw_path: bytes = scope["raw_path"]
@@ -97,7 +75,7 @@ class Application:
             await identify(exchange)
         if not route.public:
             _ = exchange.principal
-        if "content-encoding" in exchange.headers:
+        if not exchange.headers.is_plain and "content-encoding" in exchange.headers:
             raise UnsupportedMediaType("compressed bodies are not read here")
         return await route.endpoint(exchange)
 
@@ -109,6 +87,41 @@ class Application:
             if raw_path == prefix or raw_path.startswith(prefix + b"/"):
                 return app
         return None
+
+
+async def _refused(error: Exception, scope: Scope, receive: Receive) -> Response:
+    """The reply in place of the one that could not be made."""
+    if not isinstance(error, SkepError):
+        log.error("exchange failed", extra={"method": scope["method"], "path": scope["path"][:200]}, exc_info=error)
+        return problem(SkepError())
+    reply = _refusal(error, scope)
+    if reply.status_code == 413:
+        await _drain(scope, receive)
+    return reply
+
+
+async def _streamed(reply: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let a reply send itself, with the fields that protect documents in browsers."""
+    started = False
+
+    async def guarded(message: Message) -> None:
+        nonlocal started
+        if message["type"] == "http.response.start":
+            started = True
+            message["headers"] = _secured(message["headers"])
+        await send(message)
+
+    try:
+        await reply(scope, receive, send if isinstance(reply, Empty) else guarded)
+    except ClientDisconnect:
+        return
+    except Exception as error:
+        # Streams open their session when their reply begins.
+        if not started:
+            await (await _refused(error, scope, receive))(scope, receive, guarded)
+        else:
+            log.exception("exchange failed", extra={"method": scope["method"], "path": scope["path"][:200]})
+            scope["state"]["abort"]()
 
 
 async def _drain(scope: Scope, receive: Receive) -> None:
@@ -136,6 +149,18 @@ def _refusal(error: SkepError, scope: Scope) -> Response:
     if reply.status_code >= 500 and error.code == "internal":
         log.error("internal error", exc_info=error)
     return reply
+
+
+def _sent(scope: Scope, reply: ASGIApp) -> bool:
+    """Send a reply that is whole in one step; False if it is not, or cannot be."""
+    if isinstance(reply, Empty):
+        return sent(scope, reply.status_code, reply.raw_headers, b"", b"")
+    if type(reply) is not Response or reply.background is not None:
+        return False
+    fields, constant = reply.raw_headers, _CONSTANT
+    if any(name in _OWN for name, _ in fields):
+        fields, constant = _secured(fields), b""
+    return sent(scope, reply.status_code, fields, constant, reply.body)
 
 
 def _secured(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -247,6 +247,8 @@ async def _td_body(exchange: Exchange) -> dict[str, Any]:
 def _thing_id(exchange: Exchange) -> str:
     """The id in the path; clients that put the address of an entry there (`Location`) mean its id."""
     thing_id = exchange.params["id"]
+    if "/" not in thing_id:
+        return thing_id
     addresses = exchange.context.addresses
     for base in (addresses.https_url, addresses.http_url, ""):
         prefix = f"{base}/things/"

@@ -9,13 +9,13 @@ class Empty:
     """A reply without a body and without fields of its own. What protects documents in browsers protects nothing here,
     so the application sends it untouched; each field costs as much as a look-up."""
 
-    __slots__ = ("_start", "status_code")
+    __slots__ = ("_start", "raw_headers", "status_code")
 
     def __init__(self, status_code: int) -> None:
         self.status_code = status_code
         # A 204 has no body by definition (RFC 9110 8.6); any other status must say so.
-        headers = [] if status_code == 204 else [(b"content-length", b"0")]
-        self._start = {"type": "http.response.start", "status": status_code, "headers": headers}
+        self.raw_headers = [] if status_code == 204 else [(b"content-length", b"0")]
+        self._start = {"type": "http.response.start", "status": status_code, "headers": self.raw_headers}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(self._start)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from bindings.http.problems import UnsupportedMediaType
+from bindings.http.whole import received
 from things.errors import Invalid, Malformed, TooLarge, Unauthenticated
 from things.identity import Principal
 from things.jsontext import decode, encode
@@ -26,6 +27,9 @@ TD_JSON = "application/td+json"
 MERGE_PATCH = "application/merge-patch+json"
 EVENT_STREAM = "text/event-stream"
 
+_JSON_ONLY = (JSON,)
+_RARE = frozenset({b"idempotency-key", b"x-confirmation", b"traceparent", b"content-encoding"})
+"""Fields that are asked for in every request that publishes, and that few have."""
 _NO_QUERY: Mapping[str, Sequence[str]] = {}
 _REMEMBERED_CHARS = 256
 """Longer queries are seldom asked twice."""
@@ -34,10 +38,12 @@ _REMEMBERED_CHARS = 256
 class Fields:
     """Header fields, decoded when they are asked for: most are not."""
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_raw", "is_plain")
 
     def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
         self._raw = dict(raw)
+        self.is_plain = _RARE.isdisjoint(self._raw)
+        """Whether it has none of the rare ones."""
         if len(self._raw) != len(raw):
             for name in self._raw:
                 self._raw[name] = b", ".join(value for other, value in raw if other == name)
@@ -54,11 +60,11 @@ class Exchange:
     """What a handler is given. `params` are the decoded path parameters."""
 
     __slots__ = (
-        "_headers",
         "_principal",
         "_query",
         "_receive",
         "context",
+        "headers",
         "method",
         "params",
         "scope",
@@ -71,12 +77,13 @@ class Exchange:
         self.scope = scope
         self.params = params
         self.method: str = scope["method"]
+        self.headers = Fields(scope["headers"])
+        """Header fields by lower-case name; repeated ones are joined."""
         self.ticket: str | None = None
         """The stream ticket the caller came with."""
         self.size_each = 0
         """Bytes of the body that each message made of it stands for."""
         self._receive = receive
-        self._headers: Fields | None = None
         self._query: Mapping[str, Sequence[str]] | None = None
         self._principal: Principal | None = None
 
@@ -104,7 +111,7 @@ class Exchange:
 
     @property
     def origin(self) -> Origin:
-        return Origin(binding="http", source=self.source)
+        return _origin(self.source)
 
     # ------------------------------------------------------------ what was asked
 
@@ -116,13 +123,6 @@ class Exchange:
     def raw_path(self) -> str:
         raw: bytes = self.scope["raw_path"]
         return raw.decode("latin-1")
-
-    @property
-    def headers(self) -> "Fields":
-        """Header fields by lower-case name; repeated ones are joined."""
-        if self._headers is None:
-            self._headers = Fields(self.scope["headers"])
-        return self._headers
 
     @property
     def query(self) -> Mapping[str, Sequence[str]]:
@@ -198,6 +198,17 @@ class Exchange:
         """The whole body. Raises TooLarge as soon as it is one byte over the limit, UnsupportedMediaType unless its
         type is one of `accepted` (JSON by default)."""
         limit = self.context.config.max_body_bytes if limit is None else limit
+        text = received(self.scope)
+        if text is None:
+            text = await self._parts(limit)
+        elif len(text) > limit:
+            raise TooLarge(limit, "body")
+        self.size_each = len(text)
+        if text:
+            self._check_type(accepted or _JSON_ONLY)
+        return text
+
+    async def _parts(self, limit: int) -> bytes:
         announced = self.headers.get("content-length")
         if announced is not None and int(announced) > limit:
             raise TooLarge(limit, "body")
@@ -214,11 +225,7 @@ class Exchange:
                 raise TooLarge(limit, "body")
             chunks.append(chunk)
             more = part.get("more_body", False)
-        text = b"".join(chunks)
-        self.size_each = size
-        if text:
-            self._check_type(accepted or (JSON,))
-        return text
+        return b"".join(chunks)
 
     async def json(self, *accepted: str, limit: int | None = None) -> JSONValue:
         """The body as JSON; raises Malformed for an empty one."""
@@ -271,6 +278,7 @@ class Exchange:
         durable: bool = True,
     ) -> Message:
         """A message of this caller, received now."""
+        is_plain = self.headers.is_plain
         return Message(
             operation=operation,
             principal=self.principal,
@@ -283,11 +291,11 @@ class Exchange:
             received=self.context.sink.clock(),
             expires_in_s=expires_in_s,
             correlation=correlation,
-            confirmation=self.confirmation(),
+            confirmation=None if is_plain else self.confirmation(),
             size=self.size_each,
             durable=durable,
             origin=self.origin,
-            trace_id=self._trace_id(),
+            trace_id=None if is_plain else self._trace_id(),
         )
 
     async def stored(self, message: Message) -> None:
@@ -298,7 +306,7 @@ class Exchange:
 
     def idempotency_key(self) -> str | None:
         """`Idempotency-Key`: the caller's own reference of a request, or the id of a message."""
-        key = self.headers.get("idempotency-key")
+        key = None if self.headers.is_plain else self.headers.get("idempotency-key")
         if key is None:
             return None
         key = key.strip('"')
@@ -332,6 +340,11 @@ def json_reply(value: object, status: int = 200, *, media_type: str = JSON, **he
 def no_content(status: int = 204, **headers: str) -> Response:
     """A reply without a body."""
     return Response(status_code=status, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+@lru_cache(maxsize=1_024)
+def _origin(source: str | None) -> Origin:
+    return Origin(binding="http", source=source)
 
 
 def _settle(committed: "asyncio.Future[None]", error: BaseException | None) -> None:

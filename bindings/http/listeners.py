@@ -24,7 +24,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from bindings.http.config import Address, HttpConfig
+from bindings.http.gathering import GatheringTransport
 from bindings.http.problems import document
+from bindings.http.whole import EXCHANGE
 from things.errors import AddressInUse, ConfigInvalid
 from things.network import is_loopback
 
@@ -50,9 +52,11 @@ class Connection(HttpToolsProtocol):
     """Of the headers under way, in reads before this one: a header without end is never handed over by the parser."""
     _is_too_large = False
     _counted: tuple[str, ...] = ()
+    _idle: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))
         source = self.client[0] if self.client else ""
         if not self._admitted(transport, source):
             transport.abort()
@@ -66,6 +70,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
         self._no_deadline()
+        if self._idle is not None:
+            self._idle.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -88,14 +94,36 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._owes_headers = False
         self._no_deadline()
-        size = len(self.url)
-        for name, value in self.headers:
-            size += len(name) + len(value) + 4
-        if size > self.limits.max_header_bytes:
-            self._is_too_large = True
-            raise ValueError("headers over the limit")  # the parser stops, and answers by send_400_response
+        # What came is more than its headers: only if that is too much they are measured.
+        if self._earlier_bytes > self.limits.max_header_bytes:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self.limits.max_header_bytes:
+                self._is_too_large = True
+                raise ValueError("headers over the limit")  # the parser stops, and answers by send_400_response
         self._owes_body = True
         super().on_headers_complete()
+        self.scope["state"][EXCHANGE] = self.cycle
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        # One timer looks after many exchanges: to set one for each is as dear as to parse it.
+        self._idle_since = self.loop.time()
+        if self._idle is None:
+            self._idle = self.loop.call_later(self.timeout_keep_alive, self._look_for_silence)
+
+    def _look_for_silence(self) -> None:
+        self._idle = None
+        if self._deadline is not None or not self.cycle.response_complete:
+            return
+        left_s = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._idle = self.loop.call_later(left_s, self._look_for_silence)
+        else:
+            self.timeout_keep_alive_handler()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

@@ -17,6 +17,7 @@ from runtime.ports import (
     Appended,
     BatchResult,
     Directory,
+    Entry,
     History,
     Publication,
     Reading,
@@ -34,13 +35,11 @@ log = logging.getLogger(__name__)
 MAX_AHEAD_US = 5 * 60 * 1_000_000
 """A source time further ahead of receipt than this is kept as `source_time`, and receipt used in its place."""
 
-KINDS: dict[Operation, Kind] = {
-    Operation.PUBLISH_EVENT: Kind.EVENT,
-    Operation.PUBLISH_PROPERTY: Kind.PROPERTY,
-}
+_EVENT, _PROPERTY, _PUBLISH_EVENT = Kind.EVENT, Kind.PROPERTY, Operation.PUBLISH_EVENT
+"""Read for every value, and the members of an enum are dear to reach."""
 
-Assess = Callable[[Reading, Message], int]
-"""Quality flags of a reading on arrival."""
+Assess = Callable[[Reading, Message, Entry], int]
+"""Quality flags of a reading on arrival, of the Thing of that entry."""
 
 
 @dataclass(slots=True)
@@ -71,23 +70,26 @@ class Telemetry:
             else:
                 known.set_exception(error)
 
-        if self.store(message, then):
+        entry = self.directory.get(message.thing_id)
+        if entry is None:
+            raise UnknownThing(message.thing_id)
+        if self.store(message, entry, then):
             await known
         return DeliveryStatus(
             request_id=message.message_id or "", state=State.COMPLETED, caller_ref=message.correlation
         )
 
-    def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
-        """Store a message that was judged. True: `then` is called in the loop when it is committed, or with why it is
-        not; False: nobody needs to wait."""
-        reading = self._reading(message)
+    def store(self, message: Message, entry: Entry, then: Callable[[BaseException | None], None]) -> bool:
+        """Store a message that was judged, about the Thing of `entry`. True: `then` is called in the loop when it is
+        committed, or with why it is not; False: nobody needs to wait."""
+        reading = self._reading(message, entry)
         waits = message.durable and self.is_durable
         if not waits and not self._committing:
             placed = self.history.place(reading)
             if placed is not None:
                 row_id, stored = placed
-                stored.add_done_callback(partial(self._kept, message))
-                self._pass_on(message, reading, Appended(row_id, False))
+                stored.add_done_callback(self._kept)
+                self._pass_on(message, reading, row_id)
                 return False
         self._committing += 1
         self.history.append((reading,)).add_done_callback(
@@ -95,14 +97,13 @@ class Telemetry:
         )
         return waits
 
-    async def batch(self, messages: Sequence[Message], judge: Callable[[Message], object]) -> BatchResult:
+    async def batch(self, messages: Sequence[Message], judge: Callable[[Message], Entry]) -> BatchResult:
         """Judge every message by `judge` (the middleware), store the valid ones in one transaction."""
         accepted: list[tuple[Message, Reading]] = []
         rejected: list[tuple[int, str | None, str]] = []
         for index, message in enumerate(messages):
             try:
-                judge(message)
-                accepted.append((message, self._reading(message)))
+                accepted.append((message, self._reading(message, judge(message))))
             except SkepError as error:
                 rejected.append((index, message.message_id, error.code))
         duplicates = 0
@@ -113,14 +114,14 @@ class Telemetry:
             finally:
                 self._committing -= 1
             for (message, reading), row in zip(accepted, appended, strict=True):
-                duplicates += row.duplicate
-                self._committed(message, reading, row)
+                if row.duplicate:
+                    duplicates += 1
+                else:
+                    self._pass_on(message, reading, row.row_id)
+            self.metrics.duplicates += duplicates
         return BatchResult(stored=len(accepted) - duplicates, duplicates=duplicates, rejected=rejected)
 
-    def _reading(self, message: Message) -> Reading:
-        entry = self.directory.get(message.thing_id)
-        if entry is None:
-            raise UnknownThing(message.thing_id)
+    def _reading(self, message: Message, entry: Entry) -> Reading:
         created, source_time = message.created, None
         if created is None:
             created = message.received
@@ -128,17 +129,17 @@ class Telemetry:
             created, source_time = message.received, created
         reading = Reading(
             thing_id=message.thing_id,
-            kind=KINDS[message.operation],
+            kind=_EVENT if message.operation is _PUBLISH_EVENT else _PROPERTY,
             name=message.name,
             value=encode(message.data),
             created=created,
             received=message.received,
-            sender=message.sender_id,
+            sender=message.principal.account,
             message_id=message.message_id,
             td_version=entry.version,
             source_time=source_time,
         )
-        quality = self.assess(reading, message)
+        quality = self.assess(reading, message, entry)
         return replace(reading, quality=quality) if quality else reading
 
     def _settled(
@@ -151,58 +152,62 @@ class Telemetry:
         self._committing -= 1
         error = Unavailable("the history is closing") if done.cancelled() else done.exception()
         if error is None:
-            self._pass_on(message, reading, done.result()[0])
+            appended = done.result()[0]
+            if appended.duplicate:
+                self.metrics.duplicates += 1
+            else:
+                self._pass_on(message, reading, appended.row_id)
         if then is not None:
             then(error)
         else:
-            self._kept(message, done)
+            self._kept(done)
 
-    def _kept(self, message: Message, done: "Future[Sequence[Appended]]") -> None:
+    def _kept(self, done: "Future[Sequence[Appended]]") -> None:
         if done.cancelled() or done.exception() is not None:
             self.metrics.lost_undurable += 1
-            log.warning("publication without guarantee lost", extra={"thing": message.thing_id})
+            error = None if done.cancelled() else done.exception()
+            log.warning("publication without guarantee lost", extra={"error": repr(error)})
 
-    def _pass_on(self, message: Message, reading: Reading, appended: Appended) -> None:
+    def _pass_on(self, message: Message, reading: Reading, row_id: int) -> None:
         try:
-            self._committed(message, reading, appended)
+            self._told(message, reading, row_id)
         except Exception:
             # It is stored all the same, and whoever waits for that is to hear of it.
             log.exception("a stored publication was not passed on", extra={"thing": message.thing_id})
 
-    def _committed(self, message: Message, reading: Reading, appended: Appended) -> None:
-        if appended.duplicate:
-            self.metrics.duplicates += 1
-            return
-        standing = self.values.get(reading.thing_id, reading.kind, reading.name)
+    def _told(self, message: Message, reading: Reading, row_id: int) -> None:
+        """Make it the latest value and tell those who asked."""
+        thing_id, kind, name = reading.thing_id, reading.kind, reading.name
+        standing = None if self.resend_unchanged else self.values.get(thing_id, kind, name)
         newest = self.values.put(
-            reading.thing_id,
-            reading.kind,
-            reading.name,
+            thing_id,
+            kind,
+            name,
             Value(
                 value=message.data,
                 payload=reading.value,
                 created=reading.created,
                 received=reading.received,
-                row_id=appended.row_id,
+                row_id=row_id,
                 quality=reading.quality,
             ),
         )
-        if reading.kind is Kind.PROPERTY:
+        if kind is _PROPERTY:
             # A late value is history; whoever observes the property already has a newer one.
             if not newest:
                 return
-            if not self.resend_unchanged and standing is not None and standing.payload == reading.value:
+            if standing is not None and standing.payload == reading.value:
                 return
         self.publish(
             Publication(
-                twin=TwinID.parse(reading.thing_id),
-                thing_id=reading.thing_id,
-                kind=reading.kind,
-                name=reading.name,
+                twin=TwinID.parse(thing_id),
+                thing_id=thing_id,
+                kind=kind,
+                name=name,
                 value=message.data,
                 payload=reading.value,
                 created=reading.created,
-                row_id=appended.row_id,
+                row_id=row_id,
                 durable=message.durable,
                 sender_session=message.origin.session_id,
             )

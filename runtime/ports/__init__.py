@@ -6,7 +6,7 @@ Everything without `async` runs in the event loop and does not block. Times are 
 """
 
 from runtime.ports.clients import BatchResult, Pattern, ProtocolBinding, Publication, Request, Session, Sessions, Sink
-from runtime.ports.handling import Clock, Handler, Middleware, Service
+from runtime.ports.handling import Check, Clock, Handler, Middleware, Service
 from runtime.ports.rights import Authenticator, Authorizer
 from runtime.ports.stores import Directory, History, Ledger, ValueStore
 from things.records import (
@@ -28,6 +28,7 @@ __all__ = [
     "Authenticator",
     "Authorizer",
     "BatchResult",
+    "Check",
     "Clock",
     "Directory",
     "DirectoryChange",

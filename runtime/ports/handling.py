@@ -12,8 +12,21 @@ Handler = Callable[[Message], Awaitable[DeliveryStatus]]
 """Returns the *first* status, once the message is committed, handed over or refused; never waits for a device.
 Refusals are raised as SkepError; what was refused changed nothing."""
 
-Middleware = Callable[[Message, Handler], Awaitable[DeliveryStatus]]
-"""One layer of the onion: may refuse (raise), pass on, look at the answer."""
+Check = Callable[[Message], None]
+"""Raises what a message is refused with."""
+
+
+class Middleware(Protocol):
+    """One layer of the onion."""
+
+    def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
+        """May refuse (raise), pass on, look at the answer."""
+        ...
+
+    def rest(self, message: Message, next_: Check) -> Check | None:
+        """What is left to do here, and then `next_`, for messages like one that was let through: of the same sender,
+        operation, Thing and name, while neither rights nor the Thing's TD change. None: each is to be seen whole."""
+        ...
 
 
 class Service(Protocol):

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,10 +50,16 @@ def telemetry(h: House, history: History, published: list[Publication], *, durab
         values=h.twin.values,
         history=history,
         publish=published.append,
-        assess=lambda reading, message: 0,
+        assess=lambda reading, message, entry: 0,
         metrics=Metrics(),
         is_durable=durable,
     )
+
+
+def stored(h: House, handler: Telemetry, message: Message, then: Callable[[BaseException | None], None]) -> bool:
+    entry = h.twin.directory.get(message.thing_id)
+    assert entry is not None
+    return handler.store(message, entry, then)
 
 
 def flow(h: House, thing_id: str) -> Message:
@@ -65,7 +71,7 @@ async def test_a_value_is_acknowledged_when_its_row_is_committed_and_not_before(
         history, published, acknowledged = Held(), list[Publication](), list[BaseException | None]()
         handler = telemetry(h, history, published, durable=True)
 
-        assert handler.store(flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
+        assert stored(h, handler, flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
         assert not acknowledged
         assert not published
 
@@ -81,7 +87,7 @@ async def test_without_durable_history_nobody_waits_and_observers_still_get_what
         handler = telemetry(h, history, published, durable=False)
         message = flow(h, await h.publish_td("mill", "pump"))
 
-        assert not handler.store(message, acknowledged.append)
+        assert not stored(h, handler, message, acknowledged.append)
         assert (await handler(message)).is_final
         assert not published
 
@@ -100,11 +106,11 @@ async def test_what_nobody_waits_for_is_told_at_once_but_does_not_overtake_what_
         await handler(message)
 
         undurable = replace(message, durable=False, data=2)
-        assert not handler.store(undurable, lambda error: None)
+        assert not stored(h, handler, undurable, lambda error: None)
         assert [each.value for each in published] == [1, 2], "its id was promised, so nobody waits for its commit"
 
-        assert handler.store(replace(message, data=3), lambda error: None)
-        assert not handler.store(replace(undurable, data=4), lambda error: None)
+        assert stored(h, handler, replace(message, data=3), lambda error: None)
+        assert not stored(h, handler, replace(undurable, data=4), lambda error: None)
         assert [each.value for each in published] == [1, 2], "4 waits for 3"
         await handler(replace(message, data=5))
         assert [each.value for each in published] == [1, 2, 3, 4, 5]
@@ -117,7 +123,7 @@ async def test_a_commit_that_fails_is_told_to_who_waits_and_counted_where_nobody
         for durable in (True, False):
             history, acknowledged = Held(), list[BaseException | None]()
             handler = telemetry(h, history, [], durable=durable)
-            handler.store(flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
+            stored(h, handler, flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
 
             history.waiting[0].set_exception(StorageFull())
             await asyncio.sleep(0)

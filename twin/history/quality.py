@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from things.lake import Quality
 from things.messages import JSONValue, Message
-from things.records import Reading, Value
+from things.records import Entry, Reading, Value
 from things.td import Affordance, ThingDescription
-from twin.directory import DirectoryStore
 from twin.values import LatestValues
 
 MAX_SERIES = 100_000
@@ -29,17 +28,13 @@ _Key = tuple[str, str, str]
 class QualityWatch:
     """Assesses readings in the order they arrive. For the loop alone: every call updates what is remembered."""
 
-    def __init__(self, directory: DirectoryStore, values: LatestValues, *, max_series: int = MAX_SERIES) -> None:
-        self._directory = directory
+    def __init__(self, values: LatestValues, *, max_series: int = MAX_SERIES) -> None:
         self._values = values
         self._max_series = max_series
         self._series: dict[_Key, _Series] = {}
 
-    def __call__(self, reading: Reading, message: Message) -> int:
-        """The flags of a reading that `message` brought; 0 for a good one."""
-        entry = self._directory.get(reading.thing_id)
-        if entry is None:
-            return int(Quality.NOT_IN_TD)
+    def __call__(self, reading: Reading, message: Message, entry: Entry) -> int:
+        """The flags of a reading that `message` brought about the Thing of `entry`; 0 for a good one."""
         key = (reading.thing_id, reading.kind._value_, reading.name)
         series = self._series.get(key)
         if series is None or series.td_version != entry.version:

@@ -20,10 +20,11 @@ from twin.history.recent import MAX_RECENT, Identity, RecentIDs, Series
 from twin.writer import is_storage_error, storage_error
 
 _COLUMNS = "row_id, key, created, mid, value, received, quality, td_version, source_time"
-_INSERTS = tuple(
-    (count, f"INSERT OR IGNORE INTO rows ({_COLUMNS}) VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * count)}")
-    for count in (256, 64, 16, 4, 1)
-)
+_MOST = 64
+_INSERTS = [
+    f"INSERT OR IGNORE INTO rows ({_COLUMNS}) VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * count)}"
+    for count in range(_MOST + 1)
+]
 """Statements by number of rows. The driver lets other threads run at every step of a statement and waits for its turn
 afterwards; with one row a step (`executemany`) a busy event loop makes that the greater part of a commit."""
 
@@ -132,17 +133,14 @@ class DayWriter:
             return
         group = _Group()
         last = max(append.first + len(append.readings) - 1 for _, append in appends)
-        connection.execute("BEGIN IMMEDIATE")
         try:
             for index, append in appends:
-                outcomes[index] = self._placed(append, group, connection)
+                outcomes[index] = self._placed(append, group)
             if last > self.promised - files.ROW_ID_BLOCK // 2:
                 files.promise_row_id(self._folder, last + files.ROW_ID_BLOCK)
                 self.promised = last + files.ROW_ID_BLOCK
-            before = connection.total_changes
-            _insert(connection, group.rows)
-            repeats = self._repeats(group, connection) if connection.total_changes - before < len(group.rows) else {}
-            connection.execute("COMMIT")
+            stored = _commit(connection, group)
+            repeats = self._repeats(group, connection) if stored < len(group.rows) else {}
         except BaseException:
             self._undo(connection, group)
             raise
@@ -156,7 +154,7 @@ class DayWriter:
         self.last = max(self.last, last)
         self.files[-1].last = self.last
 
-    def _placed(self, append: Append, group: "_Group", connection: sqlite3.Connection) -> Sequence[Appended]:
+    def _placed(self, append: Append, group: "_Group") -> Sequence[Appended]:
         # The one loop that every reading goes through: what it looks up is local, and named tuples are made without
         # their Python-level constructor.
         make, keys, rows = tuple.__new__, self._keys, group.rows
@@ -165,7 +163,7 @@ class DayWriter:
         for one in append.readings:
             row_id += 1
             series = (one.thing_id, one.kind._value_, one.name)
-            key = keys.get(series) or self._interned(series, group, connection)
+            key = keys.get(series) or self._interned(series, group)
             mid = row_id
             if one.message_id is not None:
                 mid = _hashed(one.sender, one.message_id)
@@ -194,11 +192,9 @@ class DayWriter:
             placed.append(make(Appended, (row_id, False)))
         return placed
 
-    def _interned(self, series: Series, group: "_Group", connection: sqlite3.Connection) -> int:
-        key = len(self._keys) + 1
-        connection.execute("INSERT INTO keys (key, thing_id, kind, name) VALUES (?,?,?,?)", (key, *series))
-        self._keys[series] = key
-        group.new_series.append(series)
+    def _interned(self, series: Series, group: "_Group") -> int:
+        key = self._keys[series] = len(self._keys) + 1
+        group.new_series.append((key, *series))
         return key
 
     def _repeats(self, group: "_Group", connection: sqlite3.Connection) -> dict[int, int]:
@@ -221,8 +217,8 @@ class DayWriter:
         return None
 
     def _undo(self, connection: sqlite3.Connection, group: "_Group") -> None:
-        for series in group.new_series:
-            del self._keys[series]
+        for _, *series in group.new_series:
+            del self._keys[series[0], series[1], series[2]]
         for identity, _ in group.identified:
             self._recent.forget(identity)
         if connection.in_transaction:
@@ -267,15 +263,26 @@ class _Group:
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
         self.identified: list[tuple[Identity, int]] = []
-        self.new_series: list[Series] = []
+        self.new_series: list[tuple[int, str, str, str]] = []
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    first = 0
-    for count, statement in _INSERTS:
-        while len(rows) - first >= count:
-            connection.execute(statement, list(chain.from_iterable(rows[first : first + count])))
-            first += count
+def _commit(connection: sqlite3.Connection, group: _Group) -> int:
+    """Commit what a group adds, synced; how many of its rows are new."""
+    rows, before = group.rows, connection.total_changes
+    if len(rows) <= _MOST and not group.new_series:
+        # By itself a statement is a transaction: one wait for the loop's turn, where BEGIN and COMMIT add two.
+        if rows:
+            connection.execute(_INSERTS[len(rows)], list(chain.from_iterable(rows)))
+        return connection.total_changes - before
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany("INSERT INTO keys (key, thing_id, kind, name) VALUES (?,?,?,?)", group.new_series)
+    before = connection.total_changes
+    for first in range(0, len(rows), _MOST):
+        some = rows[first : first + _MOST]
+        connection.execute(_INSERTS[len(some)], list(chain.from_iterable(some)))
+    new = connection.total_changes - before
+    connection.execute("COMMIT")
+    return new
 
 
 def _attempted(job: Callable[[], Any]) -> Any:

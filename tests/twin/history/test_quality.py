@@ -37,7 +37,7 @@ class Arriving:
 
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
-        self.watch = QualityWatch(twin.directory, twin.values)
+        self.watch = QualityWatch(twin.values)
 
     def __call__(self, value: JSONValue, created: int | None = None, *, name: str = "level", **more: Any) -> Quality:
         received = more.pop("received", T0 if created is None else created)
@@ -60,7 +60,9 @@ class Arriving:
             sender="a",
             **more,
         )
-        return Quality(self.watch(reading, message))
+        entry = self.twin.directory.get(METER)
+        assert entry is not None
+        return Quality(self.watch(reading, message, entry))
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ async def test_a_new_thing_description_keeps_what_was_seen(arriving: Arriving) -
 
 
 async def test_only_so_many_series_are_remembered(arriving: Arriving) -> None:
-    arriving.watch = QualityWatch(arriving.twin.directory, arriving.twin.values, max_series=2)
+    arriving.watch = QualityWatch(arriving.twin.values, max_series=2)
     arriving(1, T0 + S, name="level")
     arriving(1, T0 + S, name="target")
     arriving(1, T0 + S, name="tick")
