@@ -5,10 +5,10 @@ and every session it sees has an id of its own that never repeats: whose session
 private name is overridden (`Broker._initialize_client_session`), which is why the version is pinned exactly.
 """
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any, cast
 
 import anyio
@@ -22,9 +22,7 @@ from amqtt.session import Session
 from anyio.abc import TaskStatus
 
 from bindings.mqtt.front import Client, Front
-from bindings.mqtt.seam import Closed, Gate, Grant, Limits, Listener, Listening, Publish, SubscribeOptions
-from bindings.mqtt.tasks import Tasks
-from things.errors import ConfigInvalid
+from bindings.mqtt.seam import Closed, Gate, Limits, Listener, Listening, Publish, SubscribeOptions
 
 MAX_QOS = 1
 """Deliveries at QoS 2 are left to engines that keep sessions; without one they promise nothing more than QoS 1."""
@@ -38,14 +36,13 @@ class Connection(ReaderAdapter, WriterAdapter):  # type: ignore[misc]
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._packet, self._at = b"", 0
+        self._packet = BytesIO()
 
     async def read(self, n: int = -1) -> bytes:
-        if self._at == len(self._packet):
-            self._packet, self._at = await self.client.packet(), 0
-        start = self._at
-        self._at = len(self._packet) if n < 0 else min(start + n, len(self._packet))
-        return self._packet[start : self._at]
+        if not (data := self._packet.read(n)):
+            self._packet = BytesIO(await self.client.packet())
+            data = self._packet.read(n)
+        return data
 
     def feed_eof(self) -> None:
         self.client.out.close()
@@ -75,10 +72,6 @@ class Handler(BrokerProtocolHandler):  # type: ignore[misc]
         await super().start()
         self.client.open()
 
-    async def stop(self) -> None:
-        self.client.link.close(Closed.LOST)
-        await super().stop()
-
     async def handle_disconnect(self, disconnect: Any) -> None:
         if disconnect is not None:
             self.client.link.close(Closed.DISCONNECT)
@@ -99,19 +92,13 @@ class Handler(BrokerProtocolHandler):  # type: ignore[misc]
 
     async def handle_pubrel(self, pubrel: Any) -> None:
         self.client.link.released(pubrel.packet_id)
-        self.client.out.complete(pubrel.packet_id)
 
     async def handle_subscribe(self, subscribe: Any) -> None:
-        link = self.client.link
-        grants = [link.subscribe(text, SubscribeOptions(qos=qos)) for text, qos in subscribe.payload.topics]
-        codes = [min(grant.qos, MAX_QOS) if isinstance(grant, Grant) else 0x80 for grant in grants]
-        await self.mqtt_acknowledge_subscription(subscribe.variable_header.packet_id, codes)
-        link.subscribed([message for grant in grants if isinstance(grant, Grant) for message in grant.latest])
+        filters = [(text, SubscribeOptions(qos=qos)) for text, qos in subscribe.payload.topics]
+        self.client.link.subscribe(subscribe.variable_header.packet_id, filters)
 
     async def handle_unsubscribe(self, unsubscribe: Any) -> None:
-        for topic_filter in unsubscribe.payload.topics:
-            self.client.link.unsubscribe(topic_filter)
-        await self.mqtt_acknowledge_unsubscription(unsubscribe.variable_header.packet_id)
+        self.client.link.unsubscribe(unsubscribe.variable_header.packet_id, unsubscribe.payload.topics)
 
 
 class Admitted(BaseAuthPlugin):  # type: ignore[misc]
@@ -155,27 +142,18 @@ class AmqttEngine:
     name = "amqtt"
 
     def __init__(self, listeners: Sequence[Listener], limits: Limits) -> None:
-        if any(listener.proxy_protocol for listener in listeners):
-            raise ConfigInvalid(
-                "the amqtt engine reads no PROXY header; use engine native or switch proxy_protocol off"
-            )
-        self._listeners = listeners
-        self._limits = limits
+        self._front = Front(listeners, limits, max_qos=MAX_QOS)
 
     async def serve(self, gate: Gate, *, task_status: TaskStatus[Listening]) -> None:
-        """Serve until cancelled; then let commits in flight end and be acknowledged before the links close."""
+        """Serve until cancelled (`Front.serve`)."""
         logging.getLogger("amqtt").setLevel(logging.ERROR)  # it warns of every client that goes wrong
         listener = ListenerConfig(type=ListenerType.EXTERNAL, bind="external")
         plugins: dict[str, Any] = {f"{__name__}.{Admitted.__name__}": {}}
         broker = HardenedBroker(BrokerConfig(listeners={_LISTENER: listener}, plugins=plugins))
-        async with asyncio.TaskGroup() as group:
-            broker.front = Front(gate, self._limits, Tasks(group), max_qos=MAX_QOS)
-            await broker.start()
-            try:
-                addresses = [await broker.front.listen(each, broker.serve_client) for each in self._listeners]
-                task_status.started(Listening(addresses=addresses))
-                await anyio.sleep_forever()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await broker.front.stop()
-                    await broker.shutdown()
+        broker.front = self._front
+        await broker.start()
+        try:
+            await self._front.serve(gate, broker.serve_client, task_status=task_status)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await broker.shutdown()

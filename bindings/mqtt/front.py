@@ -9,16 +9,19 @@ import itertools
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import anyio
+from anyio.abc import TaskStatus
+
 from bindings.mqtt.framing import FramingError, check, connack, read_connect
 from bindings.mqtt.links import ClientLink
-from bindings.mqtt.seam import Closed, Gate, Limits, Listener
+from bindings.mqtt.seam import Closed, Gate, Limits, Listener, Listening
 from bindings.mqtt.streams import MAX_UNREAD_BYTES, CoalescingWriter, PacketReader
 from bindings.mqtt.tasks import Tasks
-from things.errors import AddressInUse
+from things.errors import AddressInUse, ConfigInvalid
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +78,17 @@ class Client:
 
 
 class Front:
-    """The listeners of one engine and the links of all their clients."""
+    """The listeners of one engine and the links of all their clients; `serve` once."""
 
-    def __init__(self, gate: Gate, limits: Limits, tasks: Tasks, *, max_qos: int) -> None:
-        self._gate = gate
+    _gate: Gate
+    _tasks: Tasks
+
+    def __init__(self, listeners: Sequence[Listener], limits: Limits, *, max_qos: int) -> None:
+        """Raises ConfigInvalid for a listener behind a proxy: streams are read from their first byte as MQTT or TLS."""
+        if any(listener.proxy_protocol for listener in listeners):
+            raise ConfigInvalid("this engine reads no PROXY header: use engine native or switch proxy_protocol off")
+        self._listeners = listeners
         self._limits = limits
-        self._tasks = tasks
         self._max_qos = max_qos
         self._links: dict[tuple[str, str], ClientLink] = {}
         self._accounts: Counter[str] = Counter()
@@ -88,8 +96,23 @@ class Front:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Future[None]] = set()
 
-    async def listen(self, listener: Listener, serve: Callable[[Client], Awaitable[None]]) -> tuple[str, int]:
-        """Listen at an address; `serve` gets each client before its CONNECT and calls `admit`. Raises AddressInUse."""
+    async def serve(
+        self, gate: Gate, serve: Callable[[Client], Awaitable[None]], *, task_status: TaskStatus[Listening]
+    ) -> None:
+        """Listen until cancelled; then let commits in flight end and be acknowledged before the links close. `serve`
+        gets each client before its CONNECT and calls `admit`. Raises AddressInUse."""
+        self._gate = gate
+        async with asyncio.TaskGroup() as group:
+            self._tasks = Tasks(group)
+            try:
+                addresses = [await self._listen(each, serve) for each in self._listeners]
+                task_status.started(Listening(addresses=addresses))
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._stop()
+
+    async def _listen(self, listener: Listener, serve: Callable[[Client], Awaitable[None]]) -> tuple[str, int]:
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             out = CoalescingWriter(writer, self._tasks.start)
@@ -155,7 +178,7 @@ class Front:
         self._accounts[principal.account] += 1
         return True
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         """Stop listening and reading, let what is being committed be acknowledged, close every link."""
         for server in self._servers:
             server.close()

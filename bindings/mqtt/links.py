@@ -1,7 +1,8 @@
 """The link of engines without deliveries of their own: ordered acknowledgements, a delivery window, a bounded queue.
 
-An engine hands it what it decoded (`received`, `released`, `acknowledged`, `subscribe`) and gives it a `Wire` that
-encodes. The link keeps every promise of the seam towards the gate: one `closed` for each `opened`, the will before it.
+An engine hands it what it decoded (`received`, `released`, `acknowledged`, `subscribe`, `unsubscribe`) and gives it a
+`Wire` that encodes. The link keeps every promise of the seam towards the gate: one `closed` for each `opened`, the will
+before it.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ _NO_WILL = frozenset({Closed.DISCONNECT, Closed.SHUTDOWN})
 _MAX_UNRELEASED = 4_096
 """QoS 2 publishes whose PUBREL is owed; more is no honest client."""
 
-_BAD_FILTER, _QUOTA = 0x8F, 0x97
+_BAD_FILTER, _QUOTA, _UNKNOWN = 0x8F, 0x97, 0x11
 
 Delivered = Callable[[], None] | None
 
@@ -37,6 +38,18 @@ class Wire(Protocol):
 
     def acknowledge(self, qos: int, packet_id: int, outcome: Outcome) -> None:
         """PUBACK for QoS 1, PUBREC for QoS 2."""
+        ...
+
+    def complete(self, packet_id: int) -> None:
+        """PUBCOMP."""
+        ...
+
+    def subscribed(self, packet_id: int, codes: Sequence[int]) -> None:
+        """SUBACK, with a granted QoS or a refusal for each filter."""
+        ...
+
+    def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
+        """UNSUBACK."""
         ...
 
     @property
@@ -141,8 +154,9 @@ class ClientLink:
         answer.add_done_callback(self._answered)
 
     def released(self, packet_id: int) -> None:
-        """A PUBREL: the engine answers PUBCOMP in any case."""
+        """A PUBREL: the answer is PUBCOMP in any case."""
         self._unreleased.pop(packet_id, None)
+        self._wire.complete(packet_id)
 
     def acknowledged(self, packet_id: int) -> None:
         """A PUBACK for a delivery; unknown ones are no error, since a client may repeat itself."""
@@ -152,8 +166,23 @@ class ClientLink:
                 delivered()
             self._pump()
 
-    def subscribe(self, topic_filter: str, options: SubscribeOptions) -> Grant | int:
-        """One filter of a SUBSCRIBE: within the limits it is for the gate to decide."""
+    def subscribe(self, packet_id: int, filters: Sequence[tuple[str, SubscribeOptions]]) -> None:
+        """A SUBSCRIBE: SUBACK, then the latest values, before anything that is published from now on."""
+        granted = [self._subscribed(topic_filter, options) for topic_filter, options in filters]
+        grants = [each for each in granted if isinstance(each, Grant)]
+        codes = [min(each.qos, self._max_qos) if isinstance(each, Grant) else each for each in granted]
+        self._wire.subscribed(packet_id, codes)
+        self._latest.extend(message for grant in grants for message in grant.latest)
+        self._pump()
+
+    def unsubscribe(self, packet_id: int, filters: Sequence[str]) -> None:
+        """An UNSUBSCRIBE."""
+        self.filters.difference_update(filters)
+        known = [self._gate.unsubscribe(self, topic_filter) for topic_filter in filters]
+        self._wire.unsubscribed(packet_id, [0 if each else _UNKNOWN for each in known])
+
+    def _subscribed(self, topic_filter: str, options: SubscribeOptions) -> Grant | int:
+        """One filter: within the limits it is for the gate to decide."""
         if not is_filter(topic_filter) or not self._is_short_enough(topic_filter):
             return _BAD_FILTER
         if topic_filter not in self.filters and len(self.filters) >= self._limits.max_subscriptions:
@@ -162,16 +191,6 @@ class ClientLink:
         if isinstance(granted, Grant):
             self.filters.add(topic_filter)
         return granted
-
-    def unsubscribe(self, topic_filter: str) -> bool:
-        """One filter of an UNSUBSCRIBE."""
-        self.filters.discard(topic_filter)
-        return self._gate.unsubscribe(self, topic_filter)
-
-    def subscribed(self, latest: Sequence[Publish]) -> None:
-        """SUBACK is queued; the latest values follow, before anything that is published from now on."""
-        self._latest.extend(latest)
-        self._pump()
 
     # ------------------------------------------------------------ to the client
 

@@ -1,13 +1,13 @@
 """Whole packets in and coalesced writes out, over asyncio streams; for engines that bring no transport of their own."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from bindings.mqtt.framing import Framing
 from bindings.mqtt.seam import Limits, Outcome, Publish
-from bindings.mqtt.server.encoding import encode_ack, encode_publish
+from bindings.mqtt.server.encoding import encode_ack, encode_publish, encode_suback, encode_unsuback
 from bindings.mqtt.server.packets import Kind
 
 HIGH_WATER_BYTES = 65_536
@@ -93,6 +93,14 @@ class CoalescingWriter:
     def complete(self, packet_id: int) -> None:
         """PUBCOMP."""
         self.write(encode_ack(Kind.PUBCOMP, packet_id, 4))
+
+    def subscribed(self, packet_id: int, codes: Sequence[int]) -> None:
+        """SUBACK; every refusal is 0x80."""
+        self.write(encode_suback(packet_id, 4, codes))
+
+    def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
+        """UNSUBACK; it has no codes."""
+        self.write(encode_unsuback(packet_id, 4, codes))
 
     @property
     def unread_bytes(self) -> int:
