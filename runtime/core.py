@@ -163,6 +163,7 @@ class Runtime:
             resend_unchanged=config.limits.resend_unchanged,
             is_durable=config.history.durable,
         )
+        stores.history.on_lost(self._telemetry.lost)
         self._confirmations = Confirmations(clocks.steady, message_confirmed)
         self._router = self._routed(authorizer, call_accepted)
         self._verdicts = Verdicts(self._router, authorizer, stores.directory)
@@ -184,9 +185,10 @@ class Runtime:
         )
         rates = rates_of(self._config, clocks.steady)
 
-        async def invoke(message: Message) -> DeliveryStatus:
-            is_local = self.services.get(message.thing_id) is not None
-            return await (rpc(message) if is_local else self._requests.request(message))
+        called, request = self._finished(rpc), self._begun(self._requests.request)
+
+        def invoke(message: Message) -> Awaitable[DeliveryStatus]:
+            return (request if self.services.get(message.thing_id) is None else called)(message)
 
         return Router(
             {
@@ -194,9 +196,9 @@ class Runtime:
                 Operation.PUBLISH_PROPERTY: self._telemetry,
                 Operation.PUBLISH_TD: self._finished(descriptions.put),
                 Operation.REMOVE_TD: self._finished(descriptions.remove),
-                Operation.REPORT_STATUS: self._finished(self._requests.report),
-                Operation.INVOKE_ACTION: self._finished(invoke),
-                Operation.WRITE_PROPERTY: self._finished(self._requests.request),
+                Operation.REPORT_STATUS: self._begun(self._requests.report),
+                Operation.INVOKE_ACTION: invoke,
+                Operation.WRITE_PROPERTY: request,
                 Operation.CALL_RPC: rpc,
                 Operation.CANCEL: self._finished(self._requests.cancel),
             },
@@ -326,6 +328,16 @@ class Runtime:
                 work.close()
             return
         self._tasks.create_task(_guarded(work))
+
+    def _begun(self, handler: Handler) -> Handler:
+        """The handler while the runtime runs; what it begins it finishes by itself, even if the caller has left."""
+
+        def begun(message: Message) -> Awaitable[DeliveryStatus]:
+            if self._tasks is None:
+                raise Unavailable("the runtime is not running")
+            return handler(message)
+
+        return begun
 
     def _finished(self, handler: Handler) -> Handler:
         """The handler in a task of the runtime's own: what follows a commit happens even if the caller has left."""

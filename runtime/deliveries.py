@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from runtime.followups import followed
 from runtime.metrics import Metrics
 from runtime.offers import Agent, Lane, Offer, Order, cancel_of, request_of
 from runtime.ports import Ledger, LedgerRow, Session
@@ -160,15 +162,7 @@ class Deliveries:
 
     def _acknowledged(self, offer: Offer) -> None:
         offer.delivered = True
-        self.start(self._record_delivered(offer))
-
-    async def _record_delivered(self, offer: Offer) -> None:
-        try:
-            await self.advance(offer.request_id, State.DELIVERED)
-        except (IllegalStatus, UnknownRequest):
-            return  # its first status was faster than its acknowledgement, or it was cancelled meanwhile
-        except SkepError as error:
-            log.error("delivery not recorded", extra={"request": offer.request_id, "code": error.code})
+        self.advance(offer.request_id, State.DELIVERED).add_done_callback(partial(_delivered, offer))
 
     def _free(self, account: str, agent: Agent, row: LedgerRow) -> None:
         lane = agent.lanes.get(row.thing_id)
@@ -263,7 +257,7 @@ class Deliveries:
 
     # ------------------------------------------------------------ steps
 
-    async def advance(
+    def advance(
         self,
         request_id: str,
         state: State,
@@ -273,10 +267,10 @@ class Deliveries:
         error: str | None = None,
         output: JSONValue = None,
         progress: float | None = None,
-    ) -> LedgerRow:
+    ) -> "asyncio.Future[LedgerRow]":
         """Commit one step and pass it on, with the hand-over that an agent's first word implies. Raises as
         `Ledger.advance`."""
-        *implied, row = await self.ledger.advance(
+        advanced = self.ledger.advance(
             request_id,
             state,
             now=self.clock(),
@@ -286,6 +280,10 @@ class Deliveries:
             output=output,
             progress=progress,
         )
+        return followed(advanced, self._advanced)
+
+    def _advanced(self, rows: Sequence[LedgerRow]) -> LedgerRow:
+        *implied, row = rows
         for earlier in implied:
             self.metrics.requests[earlier.state] += 1
             self.settled(earlier)
@@ -345,6 +343,13 @@ class Deliveries:
         if offer is None:
             return False
         return offer.session.request(cancel_of(row), _nothing)
+
+
+def _delivered(offer: Offer, done: "asyncio.Future[LedgerRow]") -> None:
+    error = None if done.cancelled() else done.exception()
+    # Else its first status was faster than its acknowledgement, or it was cancelled meanwhile.
+    if error is not None and not isinstance(error, IllegalStatus | UnknownRequest):
+        log.error("delivery not recorded", extra={"request": offer.request_id}, exc_info=error)
 
 
 def _nothing() -> None:

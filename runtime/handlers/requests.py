@@ -1,10 +1,13 @@
 """Actions and property writes: recorded, handed to the agent or kept for it, cancelled, and answered by statuses."""
 
-from collections.abc import Callable
+from asyncio import Future, get_running_loop
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from runtime.calls import Calls
 from runtime.deliveries import Deliveries
+from runtime.followups import followed
 from runtime.ports import Authorizer, Directory, Ledger, LedgerRow
 from things.addresses import Address, Kind, TwinID
 from things.delivery import REPORTABLE, DeliveryStatus, Reason, State
@@ -61,35 +64,42 @@ class Requests:
     """Told of each new request: who asked for what, for the audit log."""
     waiting: Waiting = field(default_factory=Waiting)
 
-    async def request(self, message: Message) -> DeliveryStatus:
-        """Record and hand over. Raises NotConnected where the TD says never to queue, QueueFull, Conflict."""
+    def request(self, message: Message) -> "Future[DeliveryStatus]":
+        """Record and hand over. Raises NotConnected where the TD says never to queue, QueueFull; Conflict in the
+        future."""
         row = self._row(message)
         self._check_room(row)
         # Counted before the commit, so that many at once cannot pass the bound together.
         self.waiting.changed(row, 1)
-        try:
-            stored, is_new = await self.ledger.open(row)
-        except BaseException:
-            self.waiting.changed(row, -1)
-            raise
+        uncount = partial(self.waiting.changed, row, -1)
+        return followed(self.ledger.open(row), partial(self._opened, message, uncount), uncount)
+
+    def _opened(
+        self, message: Message, uncount: Callable[[], None], opened: tuple[LedgerRow, bool]
+    ) -> "DeliveryStatus | Future[DeliveryStatus]":
+        stored, is_new = opened
         if not is_new:
-            self.waiting.changed(row, -1)
+            uncount()
             return stored.status()
-        if row.expires is not None:
-            self.due_changed(row.expires)
+        self.due_changed(stored.expires)
+        # First of all: the device is what is waited for, and the next request for this Thing must not overtake it.
+        offered = self.deliveries.offer_new(stored)
         self.deliveries.recorded(stored)
         self.accepted(stored, message)
-        # Offered before anything else is awaited: the next request for this Thing must not overtake it.
-        offered = self.deliveries.offer_new(stored)
         if message.operation is Operation.WRITE_PROPERTY and not offered:
-            for replaced in await self.ledger.supersede(
+            replaced = self.ledger.supersede(
                 stored.thing_id,
                 stored.name,
                 before=stored.request_id,
                 sparing=self.deliveries.on_offer(stored.agent),
                 now=self.clock(),
-            ):
-                self.deliveries.withdrawn(replaced)
+            )
+            return followed(replaced, partial(self._replaced, stored))
+        return stored.status()
+
+    def _replaced(self, stored: LedgerRow, replaced: Sequence[LedgerRow]) -> DeliveryStatus:
+        for row in replaced:
+            self.deliveries.withdrawn(row)
         return stored.status()
 
     def settled(self, row: LedgerRow) -> None:
@@ -165,8 +175,8 @@ class Requests:
 
     # ------------------------------------------------------------ statuses
 
-    async def report(self, message: Message) -> DeliveryStatus:
-        """An agent's word on a request it was asked. Raises UnknownRequest, IllegalStatus, Invalid."""
+    def report(self, message: Message) -> "Future[DeliveryStatus]":
+        """An agent's word on a request it was asked. Raises Invalid; UnknownRequest, IllegalStatus in the future."""
         report = _report(message.data)
         call = self.calls.get(message.name)
         if call is not None:
@@ -184,8 +194,10 @@ class Requests:
             )
             if status.is_final:
                 self.calls.end(call, status)
-            return status
-        row = await self.deliveries.advance(
+            answer: Future[DeliveryStatus] = get_running_loop().create_future()
+            answer.set_result(status)
+            return answer
+        advanced = self.deliveries.advance(
             message.name,
             report.state,
             agent=message.sender_id,
@@ -194,7 +206,7 @@ class Requests:
             output=report.output,
             progress=report.progress,
         )
-        return row.status()
+        return followed(advanced, LedgerRow.status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

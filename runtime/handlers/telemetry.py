@@ -85,10 +85,8 @@ class Telemetry:
         reading = self._reading(message, entry)
         waits = message.durable and self.is_durable
         if not waits and not self._committing:
-            placed = self.history.place(reading)
-            if placed is not None:
-                row_id, stored = placed
-                stored.add_done_callback(self._kept)
+            row_id = self.history.place(reading)
+            if row_id is not None:
                 self._pass_on(message, reading, row_id)
                 return False
         self._committing += 1
@@ -159,14 +157,13 @@ class Telemetry:
                 self._pass_on(message, reading, appended.row_id)
         if then is not None:
             then(error)
-        else:
-            self._kept(done)
+        elif error is not None:
+            self.lost(1, error)
 
-    def _kept(self, done: "Future[Sequence[Appended]]") -> None:
-        if done.cancelled() or done.exception() is not None:
-            self.metrics.lost_undurable += 1
-            error = None if done.cancelled() else done.exception()
-            log.warning("publication without guarantee lost", extra={"error": repr(error)})
+    def lost(self, count: int, error: BaseException) -> None:
+        """Take note of publications without guarantee that could not be stored."""
+        self.metrics.lost_undurable += count
+        log.warning("publications without guarantee lost", extra={"count": count, "error": repr(error)})
 
     def _pass_on(self, message: Message, reading: Reading, row_id: int) -> None:
         try:

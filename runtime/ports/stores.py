@@ -1,7 +1,7 @@
 """What the runtime is given to keep things in."""
 
 from asyncio import Future
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from things.addresses import Kind
@@ -60,9 +60,13 @@ class History(Protocol):
         StorageFailed."""
         ...
 
-    def place(self, reading: Reading) -> "tuple[int, Future[Sequence[Appended]]] | None":
+    def place(self, reading: Reading) -> int | None:
         """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
-        a repeat, or no id is promised. `read` sees it from now on. The future is that of `append`."""
+        a repeat, or no id is promised. `read` sees it from now on."""
+        ...
+
+    def on_lost(self, callback: Callable[[int, BaseException], None]) -> None:
+        """Tell `callback` how many placed rows could not be stored, and why."""
         ...
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]: ...
@@ -80,12 +84,12 @@ class Ledger(Protocol):
     `things.delivery`.
     """
 
-    async def open(self, row: LedgerRow) -> tuple[LedgerRow, bool]:
+    def open(self, row: LedgerRow) -> "Future[tuple[LedgerRow, bool]]":
         """Store a new request as pending. The same caller and reference with the same content: the standing row and
-        False; with other content: raises Conflict."""
+        False; with other content: raises (in the future) Conflict."""
         ...
 
-    async def advance(
+    def advance(
         self,
         request_id: str,
         state: State,
@@ -96,10 +100,10 @@ class Ledger(Protocol):
         error: str | None = None,
         output: JSONValue = None,
         progress: float | None = None,
-    ) -> Sequence[LedgerRow]:
+    ) -> "Future[Sequence[LedgerRow]]":
         """Take one step: the row as it stands afterwards. Where an agent's first word is a later state, `delivered` is
         recorded first: then two rows, one for each step. With `agent` given, only that agent's requests exist. Raises
-        UnknownRequest, IllegalStatus."""
+        (in the future) UnknownRequest, IllegalStatus."""
         ...
 
     async def get(self, request_id: str) -> LedgerRow | None: ...
@@ -135,9 +139,9 @@ class Ledger(Protocol):
         """When the next such clock runs out; None while none runs."""
         ...
 
-    async def supersede(
+    def supersede(
         self, thing_id: str, name: str, *, before: str, sparing: Collection[str] = (), now: int
-    ) -> Sequence[LedgerRow]:
+    ) -> "Future[Sequence[LedgerRow]]":
         """Cancel (reason superseded) the property writes of this name that were opened before the request `before` and
         were never delivered, but those on their way to the agent (`sparing`); the rows that ended."""
         ...

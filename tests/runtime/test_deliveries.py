@@ -1,10 +1,12 @@
 """Requests on their way to agents: order, queueing, redelivery, expiry, cancelling, statuses."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from runtime.clocks import wall_clock
@@ -56,6 +58,38 @@ async def test_action_for_an_absent_agent_waits_and_is_delivered_when_it_connect
 
         await h.until(lambda: len(agent.requests) == 5)
         assert [request.request_id for request in agent.requests] == sent
+
+
+async def test_a_request_is_handed_over_though_its_caller_left_before_the_commit(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        agent, caller = h.agent("agent"), h.session(principal("alice"))
+        h.runtime.sessions.take_reports(caller)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(h.invoke, pump, "setSpeed", 3)
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+
+        await h.until(lambda: agent.requests and caller.reports)
+        assert [status.state for status in caller.reports] == [State.PENDING]
+
+
+async def test_an_answer_is_passed_on_though_its_agent_left_before_the_commit(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        agent = h.agent("agent")
+        sent = await h.invoke(pump, "setSpeed", 3)
+        await h.until(lambda: agent.requests)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: h.report("agent", sent.request_id, state="completed"))
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+
+        final = await h.runtime.final(sent.request_id, 5)
+        assert final is not None
+        assert final.state is State.COMPLETED
 
 
 async def test_queued_action_survives_a_restart(tmp_path: Path) -> None:
@@ -654,7 +688,7 @@ async def test_requests_of_a_lost_session_share_a_commit(tmp_path: Path, monkeyp
         assert [row.request_id for row in await h.twin.ledger.waiting("agent", limit=10)] == sent
 
 
-def _all_of(count: int, advance: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _all_of(count: int, advance: Callable[..., Awaitable[Any]]) -> "Callable[..., asyncio.Future[Any]]":
     """Lets none through before so many have come."""
     come, all_there = 0, anyio.Event()
 
@@ -666,4 +700,4 @@ def _all_of(count: int, advance: Callable[..., Awaitable[Any]]) -> Callable[...,
         await all_there.wait()
         return await advance(*given, **more)
 
-    return together
+    return lambda *given, **more: asyncio.ensure_future(together(*given, **more))

@@ -32,8 +32,11 @@ class Held:
         self.waiting.append(asyncio.get_running_loop().create_future())
         return self.waiting[-1]
 
-    def place(self, reading: Reading) -> "tuple[int, Future[Sequence[Appended]]] | None":
+    def place(self, reading: Reading) -> int | None:
         return None
+
+    def on_lost(self, callback: Callable[[int, BaseException], None]) -> None:
+        pass
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         return ()

@@ -7,7 +7,7 @@ since somebody may have seen them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 
-from things.errors import SkepError, StorageDamaged
+from things.errors import Invalid, SkepError, StorageDamaged
 from things.records import Appended, HistoryQuery, Reading, Row
 from twin.history import files, reading
 from twin.history.files import DayFile
@@ -27,6 +27,12 @@ from twin.writer import GroupThread
 
 READERS = 2
 """History reads at the same time; more wait for a thread."""
+PATIENCE_S = 0.01
+"""How long a placed row may lie until others are placed beside it."""
+MOST_PLACED = 256
+"""Placed rows that make one job."""
+MAX_UNSTORED = 100_000
+"""Placed rows that wait for the disk; beyond these nothing is placed, and who appends is told to wait."""
 
 
 class Gone(NamedTuple):
@@ -52,7 +58,14 @@ class HistoryStore:
         self._damaged = damaged
         self._has_hole = files.has_set_aside(folder)
         self._limiter = anyio.CapacityLimiter(READERS)
+        self._loop = asyncio.get_running_loop()
         self._given = self._shown = self._writer.last
+        self._placed: list[Reading] = []
+        """Rows that have their ids and were not handed to the thread; the newest ids are theirs."""
+        self._placing: asyncio.TimerHandle
+        self._unstored = 0
+        """Placed rows handed to the thread and not stored yet."""
+        self._lost: Callable[[int, BaseException], None] = _nobody_told
         self._thread: GroupThread[Job, Any] = GroupThread(
             "history", self._writer.write, finish=self._finish, reserve=reserve
         )
@@ -105,18 +118,46 @@ class HistoryStore:
     def append(self, readings: Sequence[Reading]) -> "asyncio.Future[Sequence[Appended]]":
         """Queue rows; the future ends when all are committed and synced, in order of the calls. Raises (in the future)
         StorageFull, StorageFailed."""
+        self._submit_placed()
         first = self._given + 1
         self._given += len(readings)
         return self._thread.submit(Append(first, readings))
 
-    def place(self, reading: Reading) -> "tuple[int, asyncio.Future[Sequence[Appended]]] | None":
+    def place(self, reading: Reading) -> int | None:
         """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
-        a repeat, or no id is promised. `read` sees it from now on. The future is that of `append`."""
-        row_id = self._given + 1
-        if reading.message_id is not None or row_id > self._writer.promised or self.is_full or self.failure is not None:
+        a repeat, or no id is promised. `read` sees it from now on."""
+        row_id, placed = self._given + 1, self._placed
+        if reading.message_id is not None or row_id > self._writer.promised:
             return None
+        if not placed:
+            if self.is_full or self.failure is not None or self._unstored > MAX_UNSTORED:
+                return None
+            self._placing = self._loop.call_later(PATIENCE_S, self._submit_placed)
+        placed.append(reading)
         self._given = self._shown = row_id
-        return row_id, self._thread.submit(Append(row_id, (reading,)), soon=False)
+        if len(placed) >= MOST_PLACED:
+            self._submit_placed()
+        return row_id
+
+    def on_lost(self, callback: Callable[[int, BaseException], None]) -> None:
+        """Tell `callback`, in the loop, how many placed rows could not be stored, and why."""
+        self._lost = callback
+
+    def _submit_placed(self) -> None:
+        """Hand over what was placed, as one job; before anything else, since ids rise from job to job."""
+        placed, self._placed = self._placed, []
+        if placed:
+            self._placing.cancel()
+            self._unstored += len(placed)
+            stored = self._thread.submit(Append(self._given - len(placed) + 1, placed, is_apart=True))
+            stored.add_done_callback(partial(self._stored, len(placed)))
+
+    def _stored(self, count: int, done: "asyncio.Future[Sequence[Appended]]") -> None:
+        self._unstored -= count
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        lost = count - len(done.result()) if error is None else count
+        if lost:
+            self._lost(lost, error or Invalid("readings that cannot be stored"))
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         """The rows a query asks for, of what is committed; at most `query.limit`."""
@@ -145,11 +186,13 @@ class HistoryStore:
 
     async def close(self) -> None:
         """Write what waits and let go of the files. Idempotent."""
+        self._submit_placed()
         await self._thread.close()
 
     async def _settled(self) -> None:
         """Return when every row is committed whose id was shown before its commit."""
         if self._shown > self._writer.last:
+            self._submit_placed()
             with suppress(SkepError):  # what cannot be written is not there to be read
                 await self._thread.submit(_nothing)
 
@@ -193,6 +236,10 @@ async def open_history(
     finally:
         with anyio.CancelScope(shield=True):
             await store.close()
+
+
+def _nobody_told(count: int, error: BaseException) -> None:
+    """Nobody wants to know of lost rows."""
 
 
 def _nothing() -> None:

@@ -34,6 +34,8 @@ class Append(NamedTuple):
 
     first: int
     readings: Sequence[Reading]
+    is_apart: bool = False
+    """They have nothing to do with each other: one that cannot be stored leaves the others."""
 
 
 Job = Append | Callable[[], Any]
@@ -118,11 +120,22 @@ class DayWriter:
             if is_storage_error(error):
                 raise
             if len(appends) == 1:
+                index, append = appends[0]
                 # A time beyond 64 bits, say: nothing of this call is stored.
-                outcomes[appends[0][0]] = Invalid(f"readings that cannot be stored: {error}")
+                outcomes[index] = self._apart(append) if append.is_apart else _unstorable(error)
                 return
             for one in appends:
                 self._append_together([one], outcomes)
+
+    def _apart(self, append: Append) -> Sequence[Appended]:
+        """Store each reading for itself; those that can be."""
+        stored: list[Appended] = []
+        for row_id, one in enumerate(append.readings, append.first):
+            outcomes: list[Any] = [None]
+            self._append_together([(0, Append(row_id, (one,)))], outcomes)
+            if not isinstance(outcomes[0], Invalid):
+                stored += outcomes[0]
+        return stored
 
     def _append(self, appends: list[tuple[int, Append]], outcomes: list[Any]) -> None:
         connection = self._connection
@@ -283,6 +296,10 @@ def _commit(connection: sqlite3.Connection, group: _Group) -> int:
     new = connection.total_changes - before
     connection.execute("COMMIT")
     return new
+
+
+def _unstorable(error: Exception) -> Invalid:
+    return Invalid(f"readings that cannot be stored: {error}")
 
 
 def _attempted(job: Callable[[], Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 from asyncio import Future, get_running_loop
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -196,8 +196,11 @@ class Full:
         future.set_exception(StorageFull())
         return future
 
-    def place(self, reading: Reading) -> "tuple[int, Future[Sequence[Appended]]] | None":
+    def place(self, reading: Reading) -> int | None:
         return None if self.is_full else self._history.place(reading)
+
+    def on_lost(self, callback: Callable[[int, BaseException], None]) -> None:
+        self._history.on_lost(callback)
 
 
 async def test_without_space_a_publish_is_not_acknowledged_and_succeeds_when_it_comes_again(

@@ -78,14 +78,46 @@ async def test_a_row_nobody_waits_for_has_its_id_at_once_and_is_read_from_then_o
         with anyio.fail_after(10):
             assert history.place(reading(0)) is None, "no id is promised before the first commit"
             await history.append([reading(1)])
-            placed = history.place(reading(2, created=NOON + 1))
-            assert placed is not None
-            row_id, stored = placed
+            row_id = history.place(reading(2, created=NOON + 1))
+            assert row_id is not None
             rows = await history.read(HistoryQuery(after_row=row_id - 1))
 
             assert [(row.row_id, row.value) for row in rows] == [(row_id, b"2")]
-            assert (await stored)[0] == (row_id, False)
+            assert history.last_row == row_id
             assert history.place(reading(3, message_id="m")) is None, "it may be a repeat"
+
+
+async def test_rows_that_wait_for_nobody_keep_their_order_among_those_that_do(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(10):
+            await history.append([reading(0)])
+            for number in range(1, 600, 3):
+                assert history.place(reading(number, created=NOON + number)) == number + 1
+                assert history.place(reading(number + 1, created=NOON + number + 1)) == number + 2
+                waited = history.append([reading(number + 2, created=NOON + number + 2)])
+            assert (await waited)[0].row_id == 601
+            rows = await history.read(HistoryQuery(after_row=0, limit=1_000))
+
+            assert [(row.row_id, int(row.value)) for row in rows] == [(n + 1, n) for n in range(601)]
+
+
+async def test_placed_rows_are_kept_by_a_clean_end_and_told_of_when_they_are_lost(tmp_path: Path) -> None:
+    lost: list[tuple[int, str]] = []
+    with anyio.fail_after(20):
+        async with open_history(tmp_path) as history:
+            await history.append([reading(0)])
+            for number in range(1, 300):
+                assert history.place(reading(number, created=NOON + number))
+        async with open_history(tmp_path) as history:
+            assert len(await history.read(HistoryQuery(limit=1_000))) == 300
+            history.on_lost(lambda count, error: lost.append((count, type(error).__name__)))
+            await history.append([reading(300, created=NOON + 300)])
+            for created in (NOON + 301, 1 << 70, NOON + 302, 1 << 70):
+                assert history.place(reading(created, created=created, received=NOON + 303))
+
+            rows = await history.read(HistoryQuery(after_row=301))
+            assert [int(row.value) for row in rows] == [NOON + 301, NOON + 302]
+            assert lost == [(2, "Invalid")]
 
 
 async def test_an_id_that_was_shown_is_not_used_again_after_a_crash(tmp_path: Path) -> None:
@@ -99,7 +131,7 @@ async def test_an_id_that_was_shown_is_not_used_again_after_a_crash(tmp_path: Pa
             shutil.copytree(before, after)
         async with open_history(after) as history:
             later = (await history.append([reading(3, created=NOON + 2)]))[0]
-            assert later.row_id > placed[0]
+            assert later.row_id > placed
             assert [row.value for row in await history.read(HistoryQuery())] == [b"1", b"3"]
 
 
