@@ -6,6 +6,7 @@ over all requests and are never used twice, also not after a purge. No operation
 has a (partial) index of its own.
 """
 
+from asyncio import Future
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -61,13 +62,13 @@ class LedgerStore:
 
     # ------------------------------------------------------------ changes
 
-    async def open(self, row: LedgerRow) -> tuple[LedgerRow, bool]:
+    def open(self, row: LedgerRow) -> "Future[tuple[LedgerRow, bool]]":
         """Store a new request as pending. The same caller and reference with the same content: the standing row and
-        False; with other content: raises Conflict."""
+        False; with other content: raises (in the future) Conflict."""
         opening = Opening(row, encoded(row.input) if row.has_input else None)
-        return await self._database.submit_part(self._together, opening)
+        return self._database.submit_part(self._together, opening)
 
-    async def advance(
+    def advance(
         self,
         request_id: str,
         state: State,
@@ -78,12 +79,12 @@ class LedgerStore:
         error: str | None = None,
         output: JSONValue = None,
         progress: float | None = None,
-    ) -> Sequence[LedgerRow]:
+    ) -> "Future[Sequence[LedgerRow]]":
         """Take one step: the row as it stands afterwards. Where an agent's first word is a later state, `delivered` is
         recorded first: then two rows, one for each step. With `agent` given, only that agent's requests exist. Rows
-        come without their transitions. Raises UnknownRequest, IllegalStatus."""
+        come without their transitions. Raises (in the future) UnknownRequest, IllegalStatus."""
         step = Step(state, now, reason, error, None if output is None else encoded(output), progress)
-        return await self._database.submit_part(
+        return self._database.submit_part(
             self._together,
             Advance(request_id, agent, step),
             frees=state in FINAL,
@@ -91,14 +92,14 @@ class LedgerStore:
             soon=state is not State.DELIVERED,
         )
 
-    async def supersede(
+    def supersede(
         self, thing_id: str, name: str, *, before: str, sparing: Collection[str] = (), now: int
-    ) -> Sequence[LedgerRow]:
+    ) -> "Future[Sequence[LedgerRow]]":
         """Cancel (reason superseded) the property writes of this name that were opened before the request `before` and
         were never delivered, but those on their way to the agent (`sparing`); the rows that ended."""
         step = Step(State.CANCELLED, now, Reason.SUPERSEDED)
 
-        def superseded(connection: Connection) -> list[LedgerRow]:
+        def superseded(connection: Connection) -> Sequence[LedgerRow]:
             older = self._sql.queued_writes.rows(
                 connection, thing_id=thing_id, name=name, opened=self._place(connection, before)
             )
@@ -109,7 +110,7 @@ class LedgerStore:
             self._seq = changes.seq
             return ended
 
-        return await self._database.submit(superseded, frees=True)
+        return self._database.submit(superseded, frees=True)
 
     async def purge(self, before: int, *, limit: int) -> int:
         """Forget up to `limit` rows that ended before this time, with their transitions; how many went."""
