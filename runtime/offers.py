@@ -1,5 +1,5 @@
 """What is known of reachable agents: which sessions take requests, what they have been offered and not answered, and
-which Things hold their next request back.
+which Things hold their next request back; and what a request looks like to its agent.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from enum import StrEnum
 from runtime.ports import LedgerRow, Request, Session
 from things.addresses import TwinID
 from things.jsontext import encode
-from things.messages import Operation
+from things.messages import Message, Operation
 
 
 class Order(StrEnum):
@@ -99,6 +99,21 @@ def request_of(row: LedgerRow) -> Request:
         created=row.created,
         expires=row.expires,
         seq=row.seq,
+    )
+
+
+def call_of(request_id: str, message: Message, created: int) -> Request:
+    """A call as its agent gets it."""
+    return Request(
+        request_id=request_id,
+        operation=Operation.CALL_RPC,
+        thing_id=message.thing_id,
+        thing=TwinID.parse(message.thing_id).thing,
+        name=message.name,
+        caller=message.sender_id,
+        input=message.data,
+        payload=encode(message.data) if message.has_data else b"",
+        created=created,
     )
 
 

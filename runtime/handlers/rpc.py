@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from runtime.calls import Call, Calls
 from runtime.deliveries import Deliveries
-from runtime.ports import Directory, Request
+from runtime.offers import call_of
+from runtime.ports import Directory
 from runtime.services import Services
-from things.addresses import Kind, TwinID
+from things.addresses import Kind
 from things.delivery import DeliveryStatus, State
 from things.errors import NotConnected, UnknownThing
-from things.jsontext import encode
-from things.messages import Message, Operation
+from things.messages import Message
 
 
 @dataclass(slots=True)
@@ -59,21 +59,7 @@ class RPC:
         )
         own = entry.td.skep_deadline_s(message.name, Kind.ACTION)
         self.calls.begin(call, self.deadline_s if own is None else own)
-        taken = session.request(
-            Request(
-                request_id=call.request_id,
-                operation=Operation.CALL_RPC,
-                thing_id=message.thing_id,
-                thing=TwinID.parse(message.thing_id).thing,
-                name=message.name,
-                caller=message.sender_id,
-                input=message.data,
-                payload=encode(message.data) if message.has_data else b"",
-                created=self.clock(),
-            ),
-            _nothing,
-        )
-        if not taken:
+        if not session.request(call_of(call.request_id, message, self.clock()), _nothing):
             self.calls.withdraw(call)
             raise NotConnected(entry.agent)
         self.accepted(message)
