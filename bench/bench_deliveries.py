@@ -5,7 +5,8 @@
     pending     memory and round trip with 100,000 rows waiting / without
     mixed       action from an HTTP consumer to an MQTT agent and back, p50
 
-Every runtime is a process of its own; clients are the same on both sides of a ratio, and part of it.
+Every runtime is a process of its own, or set up like one (accept); clients are the same on both sides of a ratio, and
+part of it.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import uvloop
 
 from bench.bench_ledger import plain, requests
 from bench.mqtt.servers import running as engine_running
-from runtime.app import started
+from runtime.app import keep_what_start_made, started
 from runtime.clocks import wall_clock
 from runtime.config import Config
 from tests.support import PUMP, Account
@@ -52,6 +53,7 @@ async def accepted_per_s(home: Path, count: int) -> float:
     config = Config.of({"limits": {"messages_per_second": 1e9, "message_burst": 1e9}})
     config = config.with_listeners(http="off", https="off", mqtt="off", mqtts="off")
     async with started(home, config) as running:
+        keep_what_start_made()  # as in a process of its own
         sink = running.runtime
 
         async def caller(name: str, share: int) -> None:

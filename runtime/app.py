@@ -120,11 +120,7 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with started(home, config) as running:
-        # What start made stays; messages come and go by reference count. The default looks through all of it for
-        # every few hundred messages, at half the throughput.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
+        keep_what_start_made()
         # A busy loop keeps the interpreter for itself between two switches, while each of its system calls wakes the
         # writer that waits for it: with the default of 5 ms dozens of times for each turn the writer gets.
         sys.setswitchinterval(SWITCH_S)
@@ -140,6 +136,14 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
             loop.call_later(SHUTDOWN_S, os._exit, 1)
             if ready_file is not None:
                 await anyio.Path(ready_file).unlink(missing_ok=True)
+
+
+def keep_what_start_made() -> None:
+    """What start made stays; messages come and go by reference count. The default looks through all of it for every few
+    hundred messages, at half the throughput."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
 
 
 def _audit_configuration(running: Running) -> None:
