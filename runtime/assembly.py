@@ -144,7 +144,7 @@ class Assembly:
     def _bind(self, rooms: Rooms) -> None:
         config = rooms.config
         tls = self.certificates.server_context() if config.http.https or config.mqtt.mqtts else None
-        engine = mqtt_engine(config, tls, rooms.home)
+        engine = mqtt_engine(config, tls, rooms.home, rooms.clocks.steady)
         self._mqtt = MqttBinding(
             engine,
             schemes=[scheme for scheme in ("mqtt", "mqtts") if getattr(config.mqtt, scheme)],

@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from bindings.mqtt.seam import Engine, Limits, Listener
@@ -13,8 +14,9 @@ from things.network import is_loopback
 log = logging.getLogger(__name__)
 
 
-def mqtt_engine(config: Config, tls: ssl.SSLContext | None, home: Path) -> Engine:
-    """The engine that the configuration names, not yet listening. Raises ConfigInvalid."""
+def mqtt_engine(config: Config, tls: ssl.SSLContext | None, home: Path, steady: Callable[[], int]) -> Engine:
+    """The engine that the configuration names, not yet listening; sessions that it keeps end by the clock `steady`.
+    Raises ConfigInvalid."""
     mqtt = config.mqtt
     listeners: list[Listener] = []
     if mqtt.mqtt:
@@ -45,4 +47,4 @@ def mqtt_engine(config: Config, tls: ssl.SSLContext | None, home: Path) -> Engin
         from bindings.mqtt.amqtt_engine import AmqttEngine  # only where it is wanted: it brings 15 MB
 
         return AmqttEngine(listeners, limits)
-    return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits))
+    return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits, steady))

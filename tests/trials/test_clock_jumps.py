@@ -3,7 +3,9 @@
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -12,6 +14,7 @@ from runtime.clocks import wall_clock
 from tests.journeys.peers import final, http_consumer, mqtt_agent, mqtt_consumer
 from tests.runtime.harness import house
 from tests.support import PUMP, Account, Skep, skep
+from tests.trials.process import mqtt_client
 from things.addresses import Kind
 from things.delivery import Reason, State
 from things.errors import TokenExpired
@@ -166,6 +169,26 @@ async def test_a_request_that_waits_is_not_kept_for_longer_by_a_restart_either(t
 
     assert ended is not None
     assert (ended.state, ended.reason) == (State.FAILED, Reason.EXPIRED)
+
+
+async def test_a_session_kept_while_the_clock_is_in_the_past_is_there_when_it_is_right(
+    tmp_path: Path, watch: Watch
+) -> None:
+    works, mia = await _prepared(tmp_path)
+    kept: dict[str, Any] = {"identifier": "kept", "clean_session": False}
+
+    watch.ahead_ns = -50 * YEAR_NS
+    async with skep(tmp_path) as past:
+        async with mqtt_client(past.mqtt_address, mia, **kept) as client:
+            await client.subscribe("things/works/pump-1/event/#", qos=1)
+        async with mqtt_agent(past, works) as agent:
+            await agent.event("pump-1", "alarm", "hot")
+    watch.ahead_ns = DAY_NS
+    async with skep(tmp_path) as right, mqtt_client(right.mqtt_address, mia, **kept) as client:
+        with anyio.fail_after(10):
+            message = await anext(client.messages)
+
+    assert str(message.topic) == "things/works/pump-1/event/alarm"
 
 
 async def test_time_goes_on_from_the_latest_that_was_seen(tmp_path: Path, watch: Watch) -> None:

@@ -1,10 +1,9 @@
 """A session as JSON, for the file in which sessions survive a restart.
 
-Times are wall clock there (µs UTC), since the engine's clock begins anew with each process.
+Times are those of the store's clock there (µs UTC), since the engine's begins anew with each process.
 """
 
 import base64
-import time
 from typing import Any
 
 from bindings.mqtt.outbox import Outbox
@@ -13,15 +12,15 @@ from bindings.mqtt.server.sessions import DepartedLink, InFlight, Key, Session, 
 from things.identity import AccountType, Principal
 
 
-def state_of(session: Session, now: float) -> dict[str, Any]:
-    """All of a session but its key, its end and the QoS 2 ids it has received; `now` is the engine's clock."""
+def state_of(session: Session, now: float, now_us: int) -> dict[str, Any]:
+    """All of a session but its key, its end and the QoS 2 ids it has received. `now` is the engine's clock, `now_us`
+    the store's."""
     flight = [
         [packet_id, int(entry.step), entry.size, None if entry.message is None else _message(entry.message)]
         for packet_id, entry in session.in_flight.items()
         if entry.message is None or entry.message.flow is not Flow.LEDGER
     ]
     waiting = [each for each in session.outbox or () if each.message.flow is not Flow.LEDGER]
-    now_us = time.time_ns() // 1_000
     will, link = session.will, session.link or session.parked
     return {
         "client": None if link is None else _client(link),
@@ -71,9 +70,9 @@ def _departed(key: Key, client: dict[str, Any]) -> DepartedLink:
     )
 
 
-def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float) -> Session:
+def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float, now_us: int) -> Session:
     """The session that `state_of` described, without a connection."""
-    session, now_us = Session(key, state["expirySeconds"]), time.time_ns() // 1_000
+    session = Session(key, state["expirySeconds"])
     for text, qos, no_local, as_published, handling, subscription_id in state["filters"]:
         session.filters[text] = SubscribeOptions(
             qos=qos,

@@ -11,7 +11,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -48,12 +48,18 @@ _MARK = "INSERT OR IGNORE INTO received VALUES (?, ?, ?)"
 _UNMARK = "DELETE FROM received WHERE account = ? AND client_id = ? AND packet_id = ?"
 
 
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000
+
+
 class SessionStore:
     """The file of sessions; an async context while the engine serves."""
 
-    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None, clock: Callable[[], int] = _wall_clock) -> None:
+        """`clock` (µs UTC) is one that goes on over restarts: by it sessions end that nobody has come back to."""
         self._path = path
         self._limits = limits or Limits()
+        self._clock = clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mqtt-sessions")
         self._forgotten: set[Key] = set()
         self._changes: dict[Key, tuple[int, bytes]] = {}
@@ -78,13 +84,13 @@ class SessionStore:
 
     async def load(self) -> list[Session]:
         """Every session that has not ended, without a connection."""
-        loop = asyncio.get_running_loop()
+        loop, now_us = asyncio.get_running_loop(), self._clock()
         rows, received = await loop.run_in_executor(self._thread, self._read)
         sessions = []
         for account, client_id, ends, state in rows:
-            session = read_session((account, client_id), from_json(state), self._limits, loop.time())
+            session = read_session((account, client_id), from_json(state), self._limits, loop.time(), now_us)
             session.is_stored = True
-            session.ends = loop.time() + max(0.0, ends / 1e6 - time.time())
+            session.ends = loop.time() + max(0.0, (ends - now_us) / 1e6)
             sessions.append(session)
         by_key = {session.key: session for session in sessions}
         for account, client_id, packet_id in received:
@@ -94,10 +100,10 @@ class SessionStore:
 
     def put(self, session: Session) -> None:
         """Write the session behind, as it is now."""
-        loop_now = asyncio.get_running_loop().time()
+        loop_now, now_us = asyncio.get_running_loop().time(), self._clock()
         left_s = session.expiry_s if session.ends is None else session.ends - loop_now
-        ends = int((time.time() + left_s) * 1e6)
-        self._changes[session.key] = (ends, to_json(state_of(session, loop_now)))
+        ends = now_us + int(left_s * 1e6)
+        self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us)))
         self._write_soon()
 
     def forget(self, key: Key) -> None:
@@ -194,8 +200,7 @@ class SessionStore:
             raise StorageDamaged(f"{self._path} is no file of sessions: {error}") from error
 
     def _read(self) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]]]:
-        now = int(time.time() * 1e6)
-        self._db.execute("DELETE FROM sessions WHERE ends <= ?", (now,))
+        self._db.execute("DELETE FROM sessions WHERE ends <= ?", (self._clock(),))
         self._db.execute(
             "DELETE FROM received WHERE (account, client_id) NOT IN (SELECT account, client_id FROM sessions)"
         )
