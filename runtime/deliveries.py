@@ -39,7 +39,7 @@ class Deliveries:
     order_of: Callable[[str], Order]
     """The order policy of a Thing."""
     settled: Callable[[LedgerRow], None]
-    """Called after each committed step: reports, replies, publications."""
+    """Called soon after each committed step, in their order: reports, replies, publications."""
     due_changed: Callable[[int | None], None]
     """Called with a time at which something may expire."""
     metrics: Metrics
@@ -286,7 +286,7 @@ class Deliveries:
         *implied, row = rows
         for earlier in implied:
             self.metrics.requests[earlier.state] += 1
-            self.settled(earlier)
+            self._tell(earlier)
         self.metrics.requests[row.state] += 1
         if row.deadline is not None:
             self.due_changed(row.deadline)
@@ -306,7 +306,7 @@ class Deliveries:
                 agent.take_back(agent.offers[row.request_id])
         elif agent is not None:
             self._held(account, agent, row)
-        self.settled(row)
+        self._tell(row)
 
     def _held(self, account: str, agent: Agent, row: LedgerRow) -> None:
         """The agent has it: by its acknowledgement, or by a word, which may come before it was offered again."""
@@ -322,7 +322,11 @@ class Deliveries:
     def recorded(self, row: LedgerRow) -> None:
         """A new row was committed: pass its first status on."""
         self.metrics.requests[row.state] += 1
-        self.settled(row)
+        self._tell(row)
+
+    def _tell(self, row: LedgerRow) -> None:
+        # In the next turn, all in their order, so that what was offered to an agent is on its way before.
+        asyncio.get_running_loop().call_soon(self.settled, row)
 
     def withdrawn(self, row: LedgerRow) -> None:
         """A row ended by another step than `advance` (superseded): pass it on, to the agent as well if it was handed
