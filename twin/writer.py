@@ -1,10 +1,10 @@
 """Group commit: one writer thread for each database, one synced commit for everything that waits.
 
-`GroupThread` owns the thread, the queue and the futures; what a group is written with is given to it. Promises: jobs
-run in the order they were submitted; a future is done only after the commit that holds its job; all futures of a group
-are resolved by one call into the loop. After a failed commit nothing is acknowledged any more (the kernel may have
-dropped the pages whose sync failed, so a later success would prove nothing). A full disk refuses writes and ends by
-itself when there is room again.
+`GroupThread` owns the thread and the queue; what a group is written with is given to it. Promises: jobs run in the
+order they were submitted; a job's end is told only after the commit that holds it; those of a group are told by one
+call into the loop. After a failed commit nothing is acknowledged any more (the kernel may have dropped the pages whose
+sync failed, so a later success would prove nothing). A full disk refuses writes and ends by itself when there is room
+again.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -44,9 +45,13 @@ _PG_FULL = "53100"
 _OF_THE_JOB = frozenset({"DataError", "IntegrityError", "ProgrammingError"})
 
 
+Then = Callable[[Any], None]
+"""Told in the loop, once, what became of a job: its result, or the exception in its place."""
+
+
 class _Job(NamedTuple):
     job: Any
-    future: "asyncio.Future[Any]"
+    then: Then
     frees: bool
 
 
@@ -109,20 +114,25 @@ class GroupThread(Generic[J, R]):
         """Queue a job; the future ends when its group is committed, or with why it was not. `frees` marks jobs that
         are let through on a full disk because they make room. Not `soon`: nobody waits for it, let others join."""
         future: asyncio.Future[R] = self._loop.create_future()
+        self.carry_out(job, partial(_settle, future), frees=frees, soon=soon)
+        return future
+
+    def carry_out(self, job: J, then: Then, *, frees: bool = False, soon: bool = True) -> None:
+        """`submit` for what needs no future: `then` is called with the result or the exception, never before this
+        returns."""
         if self._failure is not None:
-            future.set_exception(self._failure)
+            self._loop.call_soon(then, self._failure)
         elif self._closed:
-            future.set_exception(Unavailable(f"{self._name} is closed"))
+            self._loop.call_soon(then, Unavailable(f"{self._name} is closed"))
         elif self._waiting >= self._max_waiting:
-            future.set_exception(QueueFull(self._name, self._max_waiting))
+            self._loop.call_soon(then, QueueFull(self._name, self._max_waiting))
         else:
             self._waiting += 1
-            self._gathered.append(_Job(job, future, frees))
+            self._gathered.append(_Job(job, then, frees))
             if self._is_idle and self._is_soon and len(self._gathered) >= ENOUGH_JOBS:
                 self._hand_over()
             elif not self._is_soon and (soon or self._handing_over is None):
                 self._hand_over_later(soon)
-        return future
 
     async def close(self) -> None:
         """Write what waits, then end the thread. Idempotent."""
@@ -239,16 +249,24 @@ class GroupThread(Generic[J, R]):
     def _resolve(self, group: list[_Job], outcomes: Sequence[R | BaseException]) -> None:
         self._waiting -= len(group)
         for job, outcome in zip(group, outcomes, strict=True):
-            if job.future.done():  # cancelled by who waited; what was written stays written
-                continue
-            if isinstance(outcome, BaseException):
-                job.future.set_exception(outcome)
-            else:
-                job.future.set_result(outcome)
+            try:
+                job.then(outcome)
+            except Exception:
+                # The others of the group are not to wait for ever.
+                log.exception("what follows a commit failed", extra={"store": self._name})
 
     def _end(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
+
+
+def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
+    if future.done():  # cancelled by who waited; what was written stays written
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def storage_error(error: BaseException, name: str) -> SkepError:

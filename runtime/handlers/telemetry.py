@@ -26,7 +26,7 @@ from runtime.ports import (
 )
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus, State
-from things.errors import SkepError, Unavailable, UnknownThing
+from things.errors import SkepError, UnknownThing
 from things.jsontext import encode
 from things.messages import Message, Operation
 
@@ -90,9 +90,7 @@ class Telemetry:
                 self._pass_on(message, reading, row_id)
                 return False
         self._committing += 1
-        self.history.append((reading,)).add_done_callback(
-            partial(self._settled, message, reading, then if waits else None)
-        )
+        self.history.commit(reading, partial(self._settled, message, reading, then if waits else None))
         return waits
 
     async def batch(self, messages: Sequence[Message], judge: Callable[[Message], Entry]) -> BatchResult:
@@ -145,16 +143,16 @@ class Telemetry:
         message: Message,
         reading: Reading,
         then: Callable[[BaseException | None], None] | None,
-        done: "Future[Sequence[Appended]]",
+        outcome: Appended | BaseException,
     ) -> None:
         self._committing -= 1
-        error = Unavailable("the history is closing") if done.cancelled() else done.exception()
-        if error is None:
-            appended = done.result()[0]
-            if appended.duplicate:
-                self.metrics.duplicates += 1
-            else:
-                self._pass_on(message, reading, appended.row_id)
+        error: BaseException | None = None
+        if isinstance(outcome, BaseException):
+            error = outcome
+        elif outcome.duplicate:
+            self.metrics.duplicates += 1
+        else:
+            self._pass_on(message, reading, outcome.row_id)
         if then is not None:
             then(error)
         elif error is not None:

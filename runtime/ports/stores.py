@@ -60,6 +60,10 @@ class History(Protocol):
         StorageFailed."""
         ...
 
+    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
+        """`append` one row; `then` is called once, in the loop, when it is committed, or with why it is not."""
+        ...
+
     def place(self, reading: Reading) -> int | None:
         """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
         a repeat, or no id is promised. `read` sees it from now on."""

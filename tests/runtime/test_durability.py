@@ -1,6 +1,5 @@
 """What the acknowledgement of a value waits for: its commit, unless the configuration gives up on that."""
 
-import asyncio
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,11 +25,13 @@ class Held:
     last_row = 0
 
     def __init__(self) -> None:
-        self.waiting: list[Future[Sequence[Appended]]] = []
+        self.waiting: list[Callable[[Appended | BaseException], None]] = []
 
     def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
-        self.waiting.append(asyncio.get_running_loop().create_future())
-        return self.waiting[-1]
+        raise NotImplementedError
+
+    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
+        self.waiting.append(then)
 
     def place(self, reading: Reading) -> int | None:
         return None
@@ -41,9 +42,9 @@ class Held:
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         return ()
 
-    def commit(self) -> None:
-        for number, future in enumerate(self.waiting, 1):
-            future.set_result([Appended(number, False)])
+    def commit_all(self) -> None:
+        for number, then in enumerate(self.waiting, 1):
+            then(Appended(number, False))
         self.waiting.clear()
 
 
@@ -78,8 +79,7 @@ async def test_a_value_is_acknowledged_when_its_row_is_committed_and_not_before(
         assert not acknowledged
         assert not published
 
-        history.commit()
-        await asyncio.sleep(0)
+        history.commit_all()
         assert acknowledged == [None]
         assert [each.name for each in published] == ["flow"]
 
@@ -94,8 +94,7 @@ async def test_without_durable_history_nobody_waits_and_observers_still_get_what
         assert (await handler(message)).is_final
         assert not published
 
-        history.commit()
-        await asyncio.sleep(0)
+        history.commit_all()
         assert len(published) == 2
         assert all(each.durable for each in published), "subscribers still get the QoS they asked for"
         assert not acknowledged
@@ -128,8 +127,7 @@ async def test_a_commit_that_fails_is_told_to_who_waits_and_counted_where_nobody
             handler = telemetry(h, history, [], durable=durable)
             stored(h, handler, flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
 
-            history.waiting[0].set_exception(StorageFull())
-            await asyncio.sleep(0)
+            history.waiting[0](StorageFull())
 
             assert [type(each) for each in acknowledged] == ([StorageFull] if durable else [])
             assert handler.metrics.lost_undurable == (not durable)

@@ -123,6 +123,12 @@ class HistoryStore:
         self._given += len(readings)
         return self._thread.submit(Append(first, readings))
 
+    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
+        """`append` one row; `then` is called in the loop when it is committed, or with why it is not."""
+        self._submit_placed()
+        self._given += 1
+        self._thread.carry_out(Append(self._given, (reading,)), partial(_first, then))
+
     def place(self, reading: Reading) -> int | None:
         """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
         a repeat, or no id is promised. `read` sees it from now on."""
@@ -149,15 +155,15 @@ class HistoryStore:
         if placed:
             self._placing.cancel()
             self._unstored += len(placed)
-            stored = self._thread.submit(Append(self._given - len(placed) + 1, placed, is_apart=True))
-            stored.add_done_callback(partial(self._stored, len(placed)))
+            job = Append(self._given - len(placed) + 1, placed, is_apart=True)
+            self._thread.carry_out(job, partial(self._stored, len(placed)))
 
-    def _stored(self, count: int, done: "asyncio.Future[Sequence[Appended]]") -> None:
+    def _stored(self, count: int, outcome: Sequence[Appended] | BaseException) -> None:
         self._unstored -= count
-        error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        lost = count - len(done.result()) if error is None else count
-        if lost:
-            self._lost(lost, error or Invalid("readings that cannot be stored"))
+        if isinstance(outcome, BaseException):
+            self._lost(count, outcome)
+        elif len(outcome) < count:
+            self._lost(count - len(outcome), Invalid("readings that cannot be stored"))
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         """The rows a query asks for, of what is committed; at most `query.limit`."""
@@ -236,6 +242,10 @@ async def open_history(
     finally:
         with anyio.CancelScope(shield=True):
             await store.close()
+
+
+def _first(then: Callable[[Appended | BaseException], None], outcome: Sequence[Appended] | BaseException) -> None:
+    then(outcome if isinstance(outcome, BaseException) else outcome[0])
 
 
 def _nobody_told(count: int, error: BaseException) -> None:

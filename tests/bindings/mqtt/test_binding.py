@@ -1,7 +1,7 @@
 """The binding over a real runtime and every engine, with paho as an independent MQTT 3.1.1 client."""
 
 import json
-from asyncio import Future, get_running_loop
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -190,11 +190,13 @@ class Full:
         return await self._history.read(query)
 
     def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
-        if not self.is_full:
-            return self._history.append(readings)
-        future: Future[Sequence[Appended]] = get_running_loop().create_future()
-        future.set_exception(StorageFull())
-        return future
+        return self._history.append(readings)
+
+    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
+        if self.is_full:
+            then(StorageFull())
+        else:
+            self._history.commit(reading, then)
 
     def place(self, reading: Reading) -> int | None:
         return None if self.is_full else self._history.place(reading)
