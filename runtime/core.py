@@ -98,6 +98,8 @@ class Runtime:
         self._stores = stores
         self._authenticator = authenticator
         self._clocks = clocks
+        self.clock = clocks.now
+        self.new_id = clocks.new_id
         self._tasks: asyncio.TaskGroup | None = None
         self.metrics = Metrics()
         self.services = Services()
@@ -157,7 +159,7 @@ class Runtime:
             directory=stores.directory,
             values=stores.values,
             history=stores.history,
-            publish=self.publish,
+            publish=self.sessions.publish,
             assess=assess,
             metrics=self.metrics,
             resend_unchanged=config.limits.resend_unchanged,
@@ -226,12 +228,6 @@ class Runtime:
     @property
     def authenticator(self) -> Authenticator:
         return self._authenticator
-
-    def clock(self) -> int:
-        return self._clocks.now()
-
-    def new_id(self) -> str:
-        return self._clocks.new_id()
 
     async def handle(self, message: Message) -> DeliveryStatus:
         return await self._router(message)

@@ -29,6 +29,8 @@ SEEN_AS: dict[Kind, Operation] = {
 }
 """The operation that receiving a publication of each kind amounts to."""
 
+_TD = Kind.TD
+"""Looked at for every publication, and a member of an enum is dear to reach."""
 _REPLAY_PAGE = 200
 MAX_AUDIENCES = 20_000
 """Series and receivers whose match and decision are remembered, together."""
@@ -170,7 +172,7 @@ class LiveSessions:
         audience = self._audience((publication.thing_id, publication.kind, publication.name))
         if not audience:
             return
-        is_td = publication.kind is Kind.TD and bool(publication.payload)
+        is_td = publication.kind is _TD and bool(publication.payload)
         live, delivered = self._live, 0
         for session, tags in audience:
             # One delivery may end other sessions.

@@ -164,46 +164,43 @@ class Telemetry:
         log.warning("publications without guarantee lost", extra={"count": count, "error": repr(error)})
 
     def _pass_on(self, message: Message, reading: Reading, row_id: int) -> None:
+        """Make a stored value the latest and tell those who asked."""
         try:
-            self._told(message, reading, row_id)
+            thing_id, kind, name = reading.thing_id, reading.kind, reading.name
+            standing = None if self.resend_unchanged else self.values.get(thing_id, kind, name)
+            newest = self.values.put(
+                thing_id,
+                kind,
+                name,
+                Value(
+                    value=message.data,
+                    payload=reading.value,
+                    created=reading.created,
+                    received=reading.received,
+                    row_id=row_id,
+                    quality=reading.quality,
+                ),
+            )
+            if kind is _PROPERTY:
+                # A late value is history; whoever observes the property already has a newer one.
+                if not newest:
+                    return
+                if standing is not None and standing.payload == reading.value:
+                    return
+            self.publish(
+                Publication(
+                    twin=TwinID.parse(thing_id),
+                    thing_id=thing_id,
+                    kind=kind,
+                    name=name,
+                    value=message.data,
+                    payload=reading.value,
+                    created=reading.created,
+                    row_id=row_id,
+                    durable=message.durable,
+                    sender_session=message.origin.session_id,
+                )
+            )
         except Exception:
             # It is stored all the same, and whoever waits for that is to hear of it.
             log.exception("a stored publication was not passed on", extra={"thing": message.thing_id})
-
-    def _told(self, message: Message, reading: Reading, row_id: int) -> None:
-        """Make it the latest value and tell those who asked."""
-        thing_id, kind, name = reading.thing_id, reading.kind, reading.name
-        standing = None if self.resend_unchanged else self.values.get(thing_id, kind, name)
-        newest = self.values.put(
-            thing_id,
-            kind,
-            name,
-            Value(
-                value=message.data,
-                payload=reading.value,
-                created=reading.created,
-                received=reading.received,
-                row_id=row_id,
-                quality=reading.quality,
-            ),
-        )
-        if kind is _PROPERTY:
-            # A late value is history; whoever observes the property already has a newer one.
-            if not newest:
-                return
-            if standing is not None and standing.payload == reading.value:
-                return
-        self.publish(
-            Publication(
-                twin=TwinID.parse(thing_id),
-                thing_id=thing_id,
-                kind=kind,
-                name=name,
-                value=message.data,
-                payload=reading.value,
-                created=reading.created,
-                row_id=row_id,
-                durable=message.durable,
-                sender_session=message.origin.session_id,
-            )
-        )
