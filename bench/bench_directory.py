@@ -26,6 +26,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bench.bench_http import rate_of as answered_per_s
+from bench.bench_http import written
 from runtime.app import Running, started
 from runtime.config import Config
 from things.addresses import Kind
@@ -126,18 +128,16 @@ async def best_ms(work: Callable[[], Awaitable[object]], rounds: int = 7) -> tup
 
 async def put_rate(base: str, token: str, path: Callable[[int], str], document: Callable[[int], dict[str, Any]]) -> str:
     """PUTs a second over many connections, each a new entry, and their processor time."""
-    limits = httpx2.Limits(max_connections=WRITERS, max_keepalive_connections=WRITERS)
-    headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(base_url=base, headers=headers, limits=limits, timeout=60) as http:
-
-        async def some(first: int) -> None:
-            for number in range(first, PUTS, WRITERS):
-                reply = await http.put(path(number), json=document(number))
-                assert reply.status_code == 201, reply.text
-
-        began, spent = perf_counter(), process_time()
-        await asyncio.gather(*(some(first) for first in range(WRITERS)))
-        rate, processor = PUTS / (perf_counter() - began), (process_time() - spent) / PUTS
+    requests = [
+        [
+            written("PUT", path(number), json.dumps(document(number)).encode(), token)
+            for number in range(first, PUTS, WRITERS)
+        ]
+        for first in range(WRITERS)
+    ]
+    spent = process_time()
+    rate = await answered_per_s(int(base.rpartition(":")[2]), [iter(each) for each in requests])
+    processor = (process_time() - spent) / PUTS
     return f"{rate:,.0f}/s ({processor * 1e6:,.0f} µs of processor time each, client included)"
 
 

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,10 @@ TD: dict[str, Any] = {
 
 
 class _Connection(asyncio.Protocol):
-    """One keep-alive connection: sends the request again whenever an answer is whole."""
+    """One keep-alive connection: sends the next request whenever an answer is whole, and closes after the last."""
 
-    def __init__(self, request: bytes, until: float) -> None:
-        self.request = request
-        self.until = until
+    def __init__(self, requests: Iterator[bytes]) -> None:
+        self.requests = requests
         self.answers = 0
         self.refused = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -63,7 +63,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
-        transport.write(self.request)
+        transport.write(next(self.requests))
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -79,8 +79,9 @@ class _Connection(asyncio.Protocol):
         self._buffer = rest[length:]
         self.answers += 1
         self.refused += head[9:10] != b"2"
-        if time.perf_counter() < self.until:
-            self.transport.write(self.request)
+        following = next(self.requests, None)
+        if following is not None:
+            self.transport.write(following)
         else:
             self.transport.close()
 
@@ -90,13 +91,23 @@ class _Connection(asyncio.Protocol):
 
 
 async def rate(port: int, request: bytes, *, connections: int, seconds: float) -> float:
-    """Answers per second; raises if any was not a success."""
+    """Answers per second to one request sent over and over; raises if any was not a success."""
+    until = time.perf_counter() + seconds
+
+    def again() -> Iterator[bytes]:
+        yield request
+        while time.perf_counter() < until:
+            yield request
+
+    return await rate_of(port, [again() for _ in range(connections)])
+
+
+async def rate_of(port: int, requests: Sequence[Iterator[bytes]]) -> float:
+    """Answers per second to several series of requests, each over a connection of its own; raises if any was not a
+    success."""
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
-    made = [
-        (await loop.create_connection(lambda: _Connection(request, began + seconds), "127.0.0.1", port))[1]
-        for _ in range(connections)
-    ]
+    made = [(await loop.create_connection(partial(_Connection, each), "127.0.0.1", port))[1] for each in requests]
     await asyncio.gather(*(connection.done for connection in made))
     refused = sum(connection.refused for connection in made)
     if refused:
