@@ -5,11 +5,12 @@ This module wires; it holds no rule of its own. Which concrete rooms are used is
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from anyio.abc import TaskStatus
 
+from runtime.background import Background
 from runtime.calls import Call, Calls
 from runtime.config import Config
 from runtime.confirmations import Confirmations
@@ -44,7 +45,6 @@ from runtime.sessions import LiveSessions, Watch
 from runtime.verdicts import Verdicts
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus
-from things.errors import SkepError, Unavailable
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
@@ -100,7 +100,8 @@ class Runtime:
         self._clocks = clocks
         self.clock = clocks.now
         self.new_id = clocks.new_id
-        self._tasks: asyncio.TaskGroup | None = None
+        self._background = Background()
+        self.start = self._background.start
         self.metrics = Metrics()
         self.services = Services()
         self.sessions = LiveSessions(
@@ -187,7 +188,7 @@ class Runtime:
         )
         rates = rates_of(self._config, clocks.steady)
 
-        called, request = self._finished(rpc), self._begun(self._requests.request)
+        called, request = self._background.finished(rpc), self._background.begun(self._requests.request)
 
         def invoke(message: Message) -> Awaitable[DeliveryStatus]:
             return (request if self.services.get(message.thing_id) is None else called)(message)
@@ -196,13 +197,13 @@ class Runtime:
             {
                 Operation.PUBLISH_EVENT: self._telemetry,
                 Operation.PUBLISH_PROPERTY: self._telemetry,
-                Operation.PUBLISH_TD: self._finished(descriptions.put),
-                Operation.REMOVE_TD: self._finished(descriptions.remove),
-                Operation.REPORT_STATUS: self._begun(self._requests.report),
+                Operation.PUBLISH_TD: self._background.finished(descriptions.put),
+                Operation.REMOVE_TD: self._background.finished(descriptions.remove),
+                Operation.REPORT_STATUS: self._background.begun(self._requests.report),
                 Operation.INVOKE_ACTION: invoke,
                 Operation.WRITE_PROPERTY: request,
                 Operation.CALL_RPC: rpc,
-                Operation.CANCEL: self._finished(self._requests.cancel),
+                Operation.CANCEL: self._background.finished(self._requests.cancel),
             },
             [
                 Trace(self.metrics),
@@ -277,21 +278,17 @@ class Runtime:
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Run the clocks until cancelled; reports started when what the last run left is taken up again."""
         by_agent, by_caller = await self._stores.ledger.waiting_counts()
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                returned = await self.deliveries.recover()
-                if returned:
-                    log.info("requests taken up again", extra={"count": returned})
-                    by_agent, by_caller = await self._stores.ledger.waiting_counts()
-                self._requests.waiting = Waiting(dict(by_agent), dict(by_caller))
-                tasks.create_task(self._expiry.serve())
-                tasks.create_task(self._expiry.purge())
-                tasks.create_task(self._end_expired_sessions())
-                task_status.started()
-                await asyncio.Event().wait()
-            finally:
-                self._tasks = None
+        async with self._background.running() as tasks:
+            returned = await self.deliveries.recover()
+            if returned:
+                log.info("requests taken up again", extra={"count": returned})
+                by_agent, by_caller = await self._stores.ledger.waiting_counts()
+            self._requests.waiting = Waiting(dict(by_agent), dict(by_caller))
+            tasks.create_task(self._expiry.serve())
+            tasks.create_task(self._expiry.purge())
+            tasks.create_task(self._end_expired_sessions())
+            task_status.started()
+            await asyncio.Event().wait()
 
     def publish(self, publication: Publication) -> None:
         """Give a publication to everyone who asked for it and may see it."""
@@ -315,37 +312,6 @@ class Runtime:
                 if principal is not None and principal.expires is not None and principal.expires <= now:
                     session.close("token-expired")
             await asyncio.sleep(1.0)
-
-    def start(self, work: Awaitable[None]) -> None:
-        """Run background work in the runtime's task group; what fails is logged."""
-        if self._tasks is None:
-            # Shutting down: what is not done now is done at the next start, from the ledger.
-            if isinstance(work, Coroutine):
-                work.close()
-            return
-        self._tasks.create_task(_guarded(work))
-
-    def _begun(self, handler: Handler) -> Handler:
-        """The handler while the runtime runs; what it begins it finishes by itself, even if the caller has left."""
-
-        def begun(message: Message) -> Awaitable[DeliveryStatus]:
-            if self._tasks is None:
-                raise Unavailable("the runtime is not running")
-            return handler(message)
-
-        return begun
-
-    def _finished(self, handler: Handler) -> Handler:
-        """The handler in a task of the runtime's own: what follows a commit happens even if the caller has left."""
-
-        async def begun(message: Message) -> DeliveryStatus:
-            if self._tasks is None:
-                raise Unavailable("the runtime is not running")
-            answer: asyncio.Future[DeliveryStatus] = asyncio.get_running_loop().create_future()
-            self._tasks.create_task(_answered(handler(message), answer))
-            return await answer
-
-        return begun
 
     # ------------------------------------------------------------ wiring between the parts
 
@@ -409,29 +375,3 @@ class Runtime:
             return ended
         row = await self._stores.ledger.get(request_id)
         return row.status() if row else None
-
-
-async def _answered(work: Awaitable[DeliveryStatus], answer: "asyncio.Future[DeliveryStatus]") -> None:
-    try:
-        status = await work
-    except asyncio.CancelledError:
-        answer.cancel()
-        raise
-    except Exception as error:
-        if answer.done():
-            log.warning("refused after the caller had left", exc_info=not isinstance(error, SkepError))
-        else:
-            answer.set_exception(error)
-    else:
-        if not answer.done():
-            answer.set_result(status)
-
-
-async def _guarded(work: Awaitable[None]) -> None:
-    """Background work that fails is logged; it must not end the runtime."""
-    try:
-        await work
-    except SkepError as error:
-        log.error("background work failed", extra={"code": error.code, "detail": error.detail})
-    except Exception:
-        log.exception("background work failed")
