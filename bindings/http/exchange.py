@@ -300,6 +300,9 @@ class Exchange:
 
     async def stored(self, message: Message) -> None:
         """Publish one event or value; returns when it is committed, or at once where it asks for no guarantee."""
+        if not message.durable:
+            self.context.sink.store(message, _nobody_waits)
+            return
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.context.sink.store(message, partial(_settle, committed)):
             await committed
@@ -345,6 +348,10 @@ def no_content(status: int = 204, **headers: str) -> Response:
 @lru_cache(maxsize=1_024)
 def _origin(source: str | None) -> Origin:
     return Origin(binding="http", source=source)
+
+
+def _nobody_waits(error: BaseException | None) -> None:
+    """What was published without guarantee has been answered."""
 
 
 def _settle(committed: "asyncio.Future[None]", error: BaseException | None) -> None:

@@ -27,9 +27,9 @@ from twin.writer import GroupThread
 
 READERS = 2
 """History reads at the same time; more wait for a thread."""
-PATIENCE_S = 0.01
+PATIENCE_S = 0.05
 """How long a placed row may lie until others are placed beside it."""
-MOST_PLACED = 256
+MOST_PLACED = 1_024
 """Placed rows that make one job."""
 MAX_UNSTORED = 100_000
 """Placed rows that wait for the disk; beyond these nothing is placed, and who appends is told to wait."""

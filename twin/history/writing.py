@@ -20,11 +20,11 @@ from twin.history.recent import MAX_RECENT, Identity, RecentIDs, Series
 from twin.writer import is_storage_error, storage_error
 
 _COLUMNS = "row_id, key, created, mid, value, received, quality, td_version, source_time"
-_MOST = 64
-_INSERTS = [
-    f"INSERT OR IGNORE INTO rows ({_COLUMNS}) VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * count)}"
-    for count in range(_MOST + 1)
-]
+_MOST, _MANY = 64, 256
+_INSERTS = {
+    count: f"INSERT OR IGNORE INTO rows ({_COLUMNS}) VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * count)}"
+    for count in (*range(1, _MOST + 1), _MANY)
+}
 """Statements by number of rows. The driver lets other threads run at every step of a statement and waits for its turn
 afterwards; with one row a step (`executemany`) a busy event loop makes that the greater part of a commit."""
 
@@ -290,9 +290,11 @@ def _commit(connection: sqlite3.Connection, group: _Group) -> int:
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany("INSERT INTO keys (key, thing_id, kind, name) VALUES (?,?,?,?)", group.new_series)
     before = connection.total_changes
-    for first in range(0, len(rows), _MOST):
-        some = rows[first : first + _MOST]
+    first = 0
+    while first < len(rows):
+        some = rows[first : first + (_MANY if len(rows) - first >= _MANY else _MOST)]
         connection.execute(_INSERTS[len(some)], list(chain.from_iterable(some)))
+        first += len(some)
     new = connection.total_changes - before
     connection.execute("COMMIT")
     return new
