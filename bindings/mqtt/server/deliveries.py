@@ -114,7 +114,9 @@ class Deliveries:
         if self._latest is not None and message.flow is Flow.PROPERTY:
             self._latest.fresher.add(message.topic)
         outbox = session.outbox
-        if not (self.paused or outbox or self._resend) and (not message.qos or self._has_room(message)):
+        if not (self.paused or outbox or self._resend) and (
+            not message.qos or not session.in_flight or self._has_room(message)
+        ):
             return self._send(message, delivered, message.expiry_s)
         engine = self._engine
         if outbox is None:

@@ -5,6 +5,7 @@ behind it are the same for every receiver of the same QoS and level.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from bindings.mqtt.seam import Publish
@@ -16,6 +17,8 @@ PINGRESP = b"\xd0\x00"
 _ACK_HEADS = {Kind.PUBACK: b"\x40", Kind.PUBREC: b"\x50", Kind.PUBREL: b"\x62", Kind.PUBCOMP: b"\x70"}
 _ACK_HEADS_2 = {kind: head + b"\x02" for kind, head in _ACK_HEADS.items()}
 DUPLICATE = 0x08
+_FIRST = tuple(bytes((0x30 | flags,)) for flags in range(8))
+"""The first byte of a PUBLISH by QoS and retain flag."""
 
 
 class Encoded(NamedTuple):
@@ -31,14 +34,23 @@ def encode_publish(
     message: Publish, level: int, *, qos: int, topic: str | None = None, alias: int = 0, expiry_s: int | None = None
 ) -> Encoded:
     """`message` at `qos`. `topic` replaces its topic (empty behind a known alias), `expiry_s` what is left of it."""
-    name = utf8(message.topic if topic is None else topic)
-    properties = publish_properties(message, alias, expiry_s) if level == 5 else b""
-    length = len(name) + (2 if qos else 0) + len(properties) + len(message.payload)
-    head = bytes((0x30 | qos << 1 | message.retain,)) + varint(length) + name
-    tail = properties + message.payload if properties else message.payload
+    name = _topic(message.topic if topic is None else topic)
+    tail = message.payload
+    if level == 5:
+        tail = publish_properties(message, alias, expiry_s) + tail
+    length = len(name) + len(tail)
+    first = _FIRST[qos << 1 | message.retain]
     if not qos:
-        return Encoded(head + tail, b"", len(head) + len(tail))
+        head = first + varint(length) + name + tail
+        return Encoded(head, b"", len(head))
+    head = first + varint(length + 2) + name
     return Encoded(head, tail, len(head) + 2 + len(tail))
+
+
+@lru_cache(maxsize=4_096)
+def _topic(text: str) -> bytes:
+    """A topic as it is sent; devices and their readers repeat a few for ever."""
+    return utf8(text)
 
 
 def publish_properties(message: Publish, alias: int, expiry_s: int | None) -> bytes:
