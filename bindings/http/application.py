@@ -15,6 +15,7 @@ from bindings.http.callers import identify, is_bearer
 from bindings.http.context import HttpContext
 from bindings.http.empty import Empty
 from bindings.http.exchange import Exchange
+from bindings.http.plain import Plain
 from bindings.http.problems import UnsupportedMediaType, problem
 from bindings.http.routing import Routes
 from bindings.http.whole import sent
@@ -153,6 +154,8 @@ def _refusal(error: SkepError, scope: Scope) -> Response:
 
 def _sent(scope: Scope, reply: ASGIApp) -> bool:
     """Send a reply that is whole in one step; False if it is not, or cannot be."""
+    if isinstance(reply, Plain):
+        return sent(scope, reply.status_code, reply.raw_headers, _CONSTANT, reply.body)
     if isinstance(reply, Empty):
         return sent(scope, reply.status_code, reply.raw_headers, b"", b"")
     if type(reply) is not Response or reply.background is not None:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from bindings.http import reads
 from bindings.http.directory_td import directory_td
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON, Exchange, json_reply, no_content
+from bindings.http.plain import Plain
 from bindings.http.problems import NotAcceptable
 from bindings.http.registration import expiry, spelled, standing, stored
 from bindings.http.routing import Documented, Route
@@ -66,14 +67,14 @@ async def _read(exchange: Exchange) -> ASGIApp:
     entry = await reads.call(
         exchange, reads.DIRECTORY, "readEntry", thingID=thing_id, protocol=exchange.one("forms"), encoded=True
     )
-    now = exchange.context.sink.clock()
-    headers = {}
-    if not is_twin(thing_id):
-        # A twin's TD is another one for every caller, so that its tag would say nothing.
-        headers["etag"] = entry["etag"]
-        if _is_known(exchange.headers.get("if-none-match"), entry["etag"]):
-            return Response(status_code=304, headers=headers)
-    return Response(spelled(entry, retrieved=now), headers=headers, media_type=media_type)
+    text = spelled(entry, retrieved=exchange.context.sink.clock())
+    if is_twin(thing_id):
+        # A twin's TD is another one for every caller, so that a tag would say nothing.
+        return Plain(text, media_type)
+    headers = {"etag": entry["etag"]}
+    if _is_known(exchange.headers.get("if-none-match"), entry["etag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(text, headers=headers, media_type=media_type)
 
 
 async def _list(exchange: Exchange) -> ASGIApp:
@@ -270,6 +271,8 @@ async def _self(exchange: Exchange) -> ASGIApp:
 
 
 def _td_type(exchange: Exchange) -> str:
+    if exchange.headers.get("accept") is None:
+        return TD_JSON
     media_type = next((one for one in (TD_JSON, LD_JSON, JSON) if exchange.accepts(one)), None)
     if media_type is None:
         raise NotAcceptable(f"{TD_JSON}, {LD_JSON} and {JSON}")

@@ -6,11 +6,13 @@ from starlette.types import ASGIApp
 
 from bindings.http import reads
 from bindings.http.exchange import EVENT_STREAM, JSON, Exchange, json_reply, no_content
+from bindings.http.plain import Plain
 from bindings.http.problems import NotAcceptable, unsuccessful
 from bindings.http.routing import Documented, Route
 from bindings.http.streams import observe, poll_once
 from things.addresses import Kind
 from things.errors import Invalid, Malformed, NotFound, UnknownName
+from things.jsontext import encode
 from things.messages import Message, Operation
 from things.td import ThingDescription
 
@@ -52,7 +54,7 @@ async def _read(exchange: Exchange) -> ASGIApp:
             return json_reply(next_one.value)
     _check_json(exchange)
     found = await reads.property_value(exchange, thing_id, name)
-    return json_reply(found["value"])
+    return Plain(encode(found["value"]), JSON)
 
 
 async def _read_all(exchange: Exchange) -> ASGIApp:
