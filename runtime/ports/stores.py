@@ -61,7 +61,8 @@ class History(Protocol):
         ...
 
     def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
-        """`append` one row; `then` is called once, in the loop, when it is committed, or with why it is not."""
+        """`append` one row; `then` is called once, in the loop and never before this returns, when it is committed, or
+        with why it is not."""
         ...
 
     def place(self, reading: Reading) -> int | None:

@@ -34,9 +34,7 @@ class Clock:
 
 
 @contextmanager
-def installation(
-    home: Path, clock: Clock, *, budgets: LoginBudgets | None = None
-) -> Iterator[LocalAuthenticator]:
+def installation(home: Path, clock: Clock, *, budgets: LoginBudgets | None = None) -> Iterator[LocalAuthenticator]:
     authenticator = LocalAuthenticator.open(
         home,
         clock=clock,

@@ -1,7 +1,7 @@
 """The binding over a real runtime and every engine, with paho as an independent MQTT 3.1.1 client."""
 
 import json
-from asyncio import Future
+from asyncio import Future, get_running_loop
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -194,7 +194,7 @@ class Full:
 
     def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
         if self.is_full:
-            then(StorageFull())
+            get_running_loop().call_soon(then, StorageFull())
         else:
             self._history.commit(reading, then)
 

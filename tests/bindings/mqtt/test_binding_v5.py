@@ -1,7 +1,7 @@
 """What MQTT 5 adds to the binding: reason codes, response topics, properties, resumed sessions."""
 
-from asyncio import Future, get_running_loop
-from collections.abc import Sequence
+from asyncio import get_running_loop
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,12 @@ async def test_without_space_a_client_is_told_to_keep_its_message(engine_5: Engi
         def __init__(self, history: History) -> None:
             self.last_row = history.last_row
             self.read = history.read
+            self.append = history.append
             self.place = history.place
+            self.on_lost = history.on_lost
 
-        def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
-            future: Future[Sequence[Appended]] = get_running_loop().create_future()
-            future.set_exception(StorageFull())
-            return future
+        def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
+            get_running_loop().call_soon(then, StorageFull())
 
     async with (
         lamp_house(tmp_path / "home", engine_5, history=Full) as lamp,
