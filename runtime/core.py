@@ -256,22 +256,19 @@ class Runtime:
         *,
         confirmation: str | None = None,
     ) -> JSONValue:
-        message = Message(
-            operation=Operation.CALL_RPC,
-            principal=principal,
-            thing_id=thing_id,
-            name=method,
-            data=data,
-            received=self._clocks.now(),
-            confirmation=confirmation,
-            origin=origin,
+        status = await self.handle(
+            Message(
+                operation=Operation.CALL_RPC,
+                principal=principal,
+                thing_id=thing_id,
+                name=method,
+                data=data,
+                received=self._clocks.now(),
+                confirmation=confirmation,
+                origin=origin,
+            )
         )
-        service = self.services.get(thing_id)
-        if service is None:
-            return (await self.handle(message)).output
-        # What `handle` does, without a status that nobody looks at.
-        self._router.judge(message)
-        return await service.call(method, data, principal)
+        return status.output
 
     # ------------------------------------------------------------ life
 

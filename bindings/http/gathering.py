@@ -6,8 +6,11 @@ every reply as soon as it is made.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 FLUSH_BYTES = 65_536
 """Bytes of one connection after which the socket is asked at once, so that its back-pressure is felt."""
@@ -48,6 +51,8 @@ class GatheringTransport(asyncio.Transport):
         parts = self._parts
         if parts:
             self._parts, self._size = [], 0
+            if self.raw.is_closing():  # lost since: there is nobody to read it
+                return
             self.raw.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def close(self) -> None:
@@ -98,4 +103,9 @@ class GatheringTransport(asyncio.Transport):
 
 def _flush(loop: asyncio.AbstractEventLoop) -> None:
     for transport in _waiting.pop(loop, ()):
-        transport.flush()
+        try:
+            transport.flush()
+        except Exception:
+            # One connection that cannot be written must not keep the others' replies.
+            log.exception("a reply could not be written")
+            transport.abort()

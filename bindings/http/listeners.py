@@ -70,8 +70,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._release()
         self._no_deadline()
-        if self._idle is not None:
-            self._idle.cancel()
+        self._no_look()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -133,6 +132,8 @@ class Connection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._no_deadline()
+        # Whatever was asked over this connection before, its silence is the other protocol's now.
+        self._no_look()
         super().handle_websocket_upgrade()
         socket_protocol = self.transport.get_protocol()
         if isinstance(socket_protocol, WebSocketConnection):
@@ -159,6 +160,11 @@ class Connection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _no_look(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
 
     def _too_late(self) -> None:
         self._deadline = None

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from bindings.http.config import HttpConfig
 from tests.bindings.http.support import PASSWORD, House, lamp_house
@@ -263,3 +264,40 @@ async def test_too_many_wrong_logins_are_told_when_to_come_back(lamps: House) ->
 
     assert reply.status_code == 429
     assert int(reply.headers["retry-after"]) >= 1
+
+
+async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (event := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": event["text"]})
+
+
+async def test_silence_ends_a_connection_and_not_the_web_socket_it_became(tmp_path: Path) -> None:
+    upgrade = (
+        b"GET /echo HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    config = HttpConfig(keep_alive_s=1)
+    async with lamp_house(tmp_path / "home", config, mounts={"/echo": _echo}) as lamps:
+        port = int(lamps.url.rpartition(":")[2])
+        silent, became = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        try:
+            for reader, writer in (silent, became):
+                writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert (await reader.readuntil(b'{"live":true}')).startswith(b"HTTP/1.1 200 ")
+            reader, writer = became
+            writer.write(upgrade)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+
+            async with asyncio.timeout(5):
+                assert await silent[0].read() == b"", "nothing was asked for a second"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await reader.read(1)
+            writer.write(b"\x81\x82\x00\x00\x00\x00hi")
+            async with asyncio.timeout(5):
+                assert await reader.readexactly(4) == b"\x81\x02hi"
+        finally:
+            for _, writer in (silent, became):
+                writer.close()

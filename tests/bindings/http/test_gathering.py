@@ -26,6 +26,9 @@ class Recorded(asyncio.Transport):
     def abort(self) -> None:
         self.done.append("abort")
 
+    def is_closing(self) -> bool:
+        return "close" in self.done or "abort" in self.done
+
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -69,3 +72,21 @@ async def test_much_in_one_turn_is_handed_over_before_it_ends() -> None:
     transport.write(b"x" * FLUSH_BYTES)
     transport.write(b"y")
     assert len(raw.done) == 1
+
+
+async def test_a_connection_that_was_lost_keeps_nobody_else_from_being_answered() -> None:
+    class Broken(Recorded):
+        def write(self, data: "bytes | bytearray | memoryview") -> None:
+            raise RuntimeError("the handler is closed")
+
+    lost, broken = Recorded(), Broken()
+    loop = asyncio.get_running_loop()
+    raw, transport = gathered()
+    for each in (GatheringTransport(lost, loop), GatheringTransport(broken, loop), transport):
+        each.write(b"reply")
+    lost.close()
+    await asyncio.sleep(0)
+
+    assert lost.done == ["close"]
+    assert broken.done == ["abort"]
+    assert raw.done == [b"reply"]
