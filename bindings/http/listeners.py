@@ -93,12 +93,12 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._owes_headers = False
         self._no_deadline()
-        # What came is more than its headers: only if that is too much they are measured.
-        if self._earlier_bytes > self.limits.max_header_bytes:
-            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-            if size > self.limits.max_header_bytes:
-                self._is_too_large = True
-                raise ValueError("headers over the limit")  # the parser stops, and answers by send_400_response
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+        if size > self.limits.max_header_bytes:
+            self._is_too_large = True
+            raise ValueError("headers over the limit")  # the parser stops, and answers by send_400_response
         self._owes_body = True
         super().on_headers_complete()
         self.scope["state"][EXCHANGE] = self.cycle

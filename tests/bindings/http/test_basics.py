@@ -242,6 +242,14 @@ async def test_one_huge_header_is_refused_as_a_problem(lamps: House) -> None:
     assert (await _raw(lamps, b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
+async def test_huge_headers_are_refused_behind_another_request_too(lamps: House) -> None:
+    first, huge = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nx-huge: " + b"y" * 70_000
+    reply = await _raw(lamps, first + huge + b"\r\n\r\n")
+
+    assert b"HTTP/1.1 431 " in reply
+    assert reply.count(b"HTTP/1.1 200 ") <= 1
+
+
 async def test_connections_are_bounded(tmp_path: Path) -> None:
     async with lamp_house(tmp_path / "home", HttpConfig(max_connections=2)) as lamps:
         port = int(lamps.url.rpartition(":")[2])
