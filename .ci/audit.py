@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-CODE = ("skep", "things", "runtime", "bindings", "twin", "authn", "authz", "spark")
+CODE = ("skep", "gateway", "things", "runtime", "bindings", "twin", "authn", "authz", "spark")
 SERVICES = {"pypi": "the package index", "osv": "OSV"}
 """Who may know of weaknesses: what the first does not know, the next is asked about."""
 

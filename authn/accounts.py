@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import BigInteger, Engine, MetaData, create_engine, event
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy import BigInteger, Engine, MetaData, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlmodel import Field, Session, SQLModel, col, delete, select
 
-from authn.migrations import migrate
+from authn.migrations import CERTIFICATES, applied_at, migrate
 from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType
 
@@ -29,13 +29,20 @@ RESERVE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One account; `password_hash` and `public_key` are what it can prove itself with, if any."""
+    """One account; `password_hash` and `public_key` are what it can prove itself with, if any.
 
+    `account_id` begins with the time the account was made (µs UTC) and is never used again, also when another account
+    gets the name. `password_id` changes when a password is
+    set, not when it is hashed anew.
+    """
+
+    account_id: str = ""
     name: str
     type: AccountType
     role: str
     display_name: str = ""
     password_hash: str | None = None
+    password_id: str | None = None
     public_key: str | None = None
     disabled: bool = False
     created: int
@@ -44,7 +51,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A login by password and all that was refreshed from it; `refresh_hash` is that of the one token still good."""
+    """A login by password and all that was refreshed from it; `refresh_hash` is that of the one token still good.
+
+    `password_id` names the password it began with.
+    """
 
     login_id: str
     account: str
@@ -53,6 +63,7 @@ class Login:
     refreshed: int
     expires: int
     source: str | None = None
+    password_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +79,19 @@ class LongToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """A client certificate that was issued. One that was ended stays until its account goes: it is not to be taken for
+    one of which nothing is known."""
+
+    serial: str
+    account: str
+    created: int
+    expires: int
+    last_used: int | None = None
+    ended: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
     """A device that asked to be let in, or was announced; state is pending, approved or rejected."""
 
@@ -80,6 +104,9 @@ class DeviceRequest:
     source: str | None = None
 
 
+Kept = Account | Login | LongToken | Certificate | DeviceRequest
+"""What the database keeps."""
+
 _METADATA = MetaData()
 
 
@@ -90,10 +117,12 @@ class _Row(SQLModel):
 class _AccountRow(_Row, table=True):
     __tablename__ = "accounts"
     name: str = Field(primary_key=True)
+    account_id: str
     type: str
     role: str
     display_name: str
     password_hash: str | None
+    password_id: str | None
     public_key: str | None
     disabled: bool
     created: int = Field(sa_type=BigInteger)
@@ -109,6 +138,7 @@ class _LoginRow(_Row, table=True):
     refreshed: int = Field(sa_type=BigInteger)
     expires: int = Field(sa_type=BigInteger)
     source: str | None
+    password_id: str | None
 
 
 class _LongTokenRow(_Row, table=True):
@@ -119,6 +149,16 @@ class _LongTokenRow(_Row, table=True):
     token_hash: str
     created: int = Field(sa_type=BigInteger)
     expires: int | None = Field(sa_type=BigInteger)
+
+
+class _CertificateRow(_Row, table=True):
+    __tablename__ = "certificates"
+    serial: str = Field(primary_key=True)
+    account: str
+    created: int = Field(sa_type=BigInteger)
+    expires: int = Field(sa_type=BigInteger)
+    last_used: int | None = Field(sa_type=BigInteger)
+    ended: int | None = Field(sa_type=BigInteger)
 
 
 class _DeviceRequestRow(_Row, table=True):
@@ -138,7 +178,8 @@ _T = TypeVar("_T")
 class AccountStore:
     """Accounts, logins, tokens and device requests on disk."""
 
-    def __init__(self, home: Path, *, now: int, database_url: str | None = None) -> None:
+    def __init__(self, home: Path, *, now: int, database_url: str | None = None, least_revision: int = 0) -> None:
+        """`least_revision`: the number of changes it is known to have held. Raises StorageDamaged, StorageFull."""
         self._file = None if database_url else home / "accounts.db"
         self._reserve = home / "accounts.reserve"
         if self._file is not None:
@@ -146,6 +187,19 @@ class AccountStore:
         self._engine = _engine(self._file, database_url)
         with self._errors():
             migrate(self._engine, now=now, file=self._file)
+            with self._engine.connect() as connection:
+                counted = connection.execute(text("SELECT number FROM revisions")).scalar()
+        if not isinstance(counted, int):
+            raise StorageDamaged("accounts.db is damaged: it does not know how often it was changed")
+        self.revision = counted
+        """Rises with every change; a store that comes back with a lower one has lost some."""
+        if self.revision < least_revision:
+            self._engine.dispose()
+            raise StorageDamaged(
+                f"accounts.db is shortened: it ends at change {self.revision} of at least {least_revision}. What "
+                "is gone may be the end of a credential, so that nothing starts. Restore a backup, or ask for what is "
+                "wanted: skep stores accept accounts.db (go on with what is there)"
+            )
         if self._file is not None:
             self._keep_reserve()
 
@@ -163,6 +217,14 @@ class AccountStore:
     def long_tokens(self) -> list[LongToken]:
         return self._all(select(_LongTokenRow), lambda row: LongToken(**row.model_dump()))
 
+    def certificates(self) -> list[Certificate]:
+        return self._all(select(_CertificateRow), lambda row: Certificate(**row.model_dump()))
+
+    def certificates_since(self) -> int:
+        """When the list of certificates began (µs UTC): earlier ones are not in it."""
+        with self._errors(), self._engine.connect() as connection:
+            return applied_at(connection, CERTIFICATES)
+
     def device_requests(self) -> list[DeviceRequest]:
         return self._all(select(_DeviceRequestRow), lambda row: DeviceRequest(**row.model_dump()))
 
@@ -179,7 +241,7 @@ class AccountStore:
 
         self._commit(work)
 
-    def save(self, *values: Account | Login | LongToken | DeviceRequest) -> None:
+    def save(self, *values: Kept) -> None:
         """Store or replace, all of them or none."""
 
         def work(session: Session) -> None:
@@ -195,6 +257,7 @@ class AccountStore:
         def work(session: Session) -> None:
             session.exec(delete(_LoginRow).where(col(_LoginRow.account) == name))
             session.exec(delete(_LongTokenRow).where(col(_LongTokenRow.account) == name))
+            session.exec(delete(_CertificateRow).where(col(_CertificateRow.account) == name))
             session.exec(delete(_DeviceRequestRow).where(col(_DeviceRequestRow.account) == name))
             session.exec(delete(_AccountRow).where(col(_AccountRow.name) == name))
 
@@ -215,7 +278,10 @@ class AccountStore:
 
     def _all(self, statement: Any, value: Callable[[Any], _T]) -> list[_T]:
         with self._errors(), Session(self._engine) as session:
-            return [value(row) for row in session.exec(statement)]
+            try:
+                return [value(row) for row in session.exec(statement)]
+            except (ValueError, TypeError, OverflowError) as error:
+                raise StorageDamaged(f"accounts.db holds what cannot be read: {error}") from error
 
     def _commit(self, work: Callable[[Session], object]) -> None:
         try:
@@ -229,6 +295,8 @@ class AccountStore:
     def _transact(self, work: Callable[[Session], object]) -> None:
         with self._errors(), Session(self._engine) as session, session.begin():
             work(session)
+            session.connection().execute(text("UPDATE revisions SET number = number + 1"))
+        self.revision += 1
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -237,19 +305,29 @@ class AccountStore:
         except (OperationalError, InterfaceError) as error:
             if "full" in str(error.orig).lower() or "No space left" in str(error.orig):
                 raise StorageFull("no space left for accounts") from error
+            if isinstance(error.orig, sqlite3.Error) and _is_damage(error.orig):
+                raise StorageDamaged(f"the accounts database cannot be trusted: {_reason(error)}") from error
             # Where the database is concerns nobody who tries to log in.
             log.error("the accounts database refused", extra={"why": _reason(error)})
             raise StorageFailed("the accounts database refused; the log says why") from error
         except DBAPIError as error:
             raise StorageDamaged(f"the accounts database cannot be trusted: {_reason(error)}") from error
+        except NoResultFound as error:  # a counter without its row
+            raise StorageDamaged("the accounts database cannot be trusted: rows that it began with are gone") from error
 
     def _keep_reserve(self) -> None:
         if self._reserve.exists():
             return
         try:
+            self._reserve.touch(mode=0o600)
             self._reserve.write_bytes(b"\xff" * RESERVE_BYTES)
         except OSError:  # the disk is full already; the next start tries again
             self._reserve.unlink(missing_ok=True)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Text that is none, or a schema that lacks what the migrations made: nothing a good file makes the driver say."""
+    return (getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR") == "SQLITE_ERROR"
 
 
 def _reason(error: DBAPIError) -> str:
@@ -257,7 +335,7 @@ def _reason(error: DBAPIError) -> str:
     return str(error.orig).partition("\n")[0] or type(error.orig).__name__
 
 
-def _row(value: Account | Login | LongToken | DeviceRequest) -> _Row:
+def _row(value: Kept) -> _Row:
     match value:
         case Account():
             return _AccountRow(**asdict(value))
@@ -265,6 +343,8 @@ def _row(value: Account | Login | LongToken | DeviceRequest) -> _Row:
             return _LoginRow(**asdict(value))
         case LongToken():
             return _LongTokenRow(**asdict(value))
+        case Certificate():
+            return _CertificateRow(**asdict(value))
         case DeviceRequest():
             return _DeviceRequestRow(**asdict(value))
 
@@ -276,12 +356,15 @@ def _check_file(file: Path) -> None:
     connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True)
     try:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.Error, ValueError) as error:  # the driver may fail to decode what the check says
         verdict = str(error)
     finally:
         connection.close()
     if verdict != "ok":
-        raise StorageDamaged(f"{file} is damaged ({verdict}); it was left as it is: restore a backup or move it away")
+        raise StorageDamaged(
+            f"{file} is damaged ({verdict}); it was left as it is: restore a backup, or begin anew by: "
+            "skep stores reset accounts.db"
+        )
 
 
 def _engine(file: Path | None, database_url: str | None) -> Engine:

@@ -3,6 +3,7 @@
 One enabled admin always remains. A new account is complete when it exists: its first token is stored with it.
 """
 
+import secrets
 import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,14 @@ from authn.audit import Audit
 from authn.claim import Claim
 from authn.passwords import Passwords, checked_password
 from authn.publickeys import checked_public_key
-from authn.register import Register, Revocation
+from authn.register import CERTIFICATE, Register, Revocation
 from authn.tokens import TokenKind, Tokens, token_hash
 from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, QueueFull
-from things.identity import RESERVED_ACCOUNTS, AccountType, Role, checked_account
+from things.identity import RESERVED_ACCOUNTS, AccountType, Role
+from things.names import checked_account
 
+PROVISIONING = "provisioning"
+"""Who makes accounts for devices that were let in."""
 MAX_ACCOUNTS = 10_000
 MAX_TOKENS = 100
 """Of one account."""
@@ -65,6 +69,7 @@ class Administration:
         token_validity_s: float | None = None,
         by: str,
         only_first_admin: bool = False,
+        only_if: Callable[[], bool] = lambda: True,
     ) -> tuple[Account, str | None]:
         """Create an account; with its first long-lived token unless `with_token` is False. Raises Conflict, Invalid."""
         checked_account(name)
@@ -74,11 +79,13 @@ class Administration:
         hashed = None if password is None else await self._passwords.hash(checked_password(password, name))
         now = self._clock()
         account = Account(
+            account_id=f"{now}-{secrets.token_urlsafe(12)}",
             name=name,
             type=type_,
             role=str(chosen),
             display_name=checked_display_name(display_name),
             password_hash=hashed,
+            password_id=None if hashed is None else secrets.token_urlsafe(16),
             public_key=None if public_key is None else checked_public_key(public_key),
             created=now,
             updated=now,
@@ -87,9 +94,14 @@ class Administration:
             if name in self._register.accounts:
                 raise Conflict(f"there is already an account {name!r}")
             if len(self._register.accounts) >= MAX_ACCOUNTS:
-                raise QueueFull("this installation", MAX_ACCOUNTS)
+                raise QueueFull("this installation", MAX_ACCOUNTS, "accounts")
+            if not only_if():
+                raise Conflict(f"{name!r} is not asked for any more")
             if only_first_admin and self._register.has_admin():
                 raise Conflict("this installation has an admin already")
+            if by != PROVISIONING:
+                # Who asked for the name before is not who has it now.
+                await self._forget_device(name)
             token, kept = self._made(name, "first", token_validity_s, now) if with_token else (None, None)
             await self._register.add(account, kept)
             if self._register.has_admin():
@@ -109,6 +121,8 @@ class Administration:
             if public_key is not None:
                 fresh = replace(fresh, public_key=checked_public_key(public_key) if public_key else None)
             await self._register.save(fresh)
+            if fresh.public_key != account.public_key:
+                await self._forget_device(name)
         changed = {"display-name": display_name is not None, "public-key": public_key is not None}
         self._audit.record("account-updated", by=by, target=name, details=changed)
         return fresh
@@ -135,9 +149,15 @@ class Administration:
             account = self._register.account(name)
             others = [login for login in self._register.logins_of(name) if login.login_id != keep_login]
             spared = {token.token_id for token in self._register.tokens_of(name)} | {keep_login or ""}
-            fresh = replace(account, password_hash=hashed, updated=self._clock())
+            spared |= {f"{CERTIFICATE}{serial}" for serial in self._register.certificates}
+            password_id = secrets.token_urlsafe(16)
+            fresh = replace(account, password_hash=hashed, password_id=password_id, updated=self._clock())
             await self._register.change(fresh, "password", spared=frozenset(spared))
             await self._register.end_logins(others, "password")
+            # Whoever had the old password may have set it.
+            await self._end_key(name)
+            if (kept := self._register.logins.get(keep_login or "")) is not None:
+                await self._register.keep_login(replace(kept, password_id=password_id))
         self._audit.record("password-set", by=by, target=name)
 
     async def disable(self, name: str, *, by: str) -> None:
@@ -163,28 +183,39 @@ class Administration:
         self._audit.record("account-removed", by=by, target=name)
 
     async def issue_token(
-        self, name: str, *, label: str = "", validity_s: float | None = None, by: str
+        self,
+        name: str,
+        *,
+        label: str = "",
+        validity_s: float | None = None,
+        by: str,
+        only_for: Callable[[Account], bool] = lambda account: True,
     ) -> tuple[LongToken, str]:
-        """Give a long-lived token; its text is known now and never again."""
+        """Give a long-lived token; its text is known now and never again. Raises Conflict if the account that has the
+        name by now is not the one it is for."""
         now = self._clock()
         async with self._register.changing():
             account = self._register.account(name)
             if account.disabled:
                 raise Forbidden(f"account {name!r} is disabled")
+            if not only_for(account):
+                raise Conflict(f"{name!r} is another account by now, or has another key")
             if len(self._register.tokens_of(name)) >= MAX_TOKENS:
-                raise QueueFull(f"account {name!r}", MAX_TOKENS)
+                raise QueueFull(f"account {name!r}", MAX_TOKENS, "tokens")
             text, kept = self._made(name, label, validity_s, now)
             await self._register.save(kept)
         self._audit.record("token-issued", by=by, target=name, details={"tokenID": kept.token_id, "label": label})
         return kept, text
 
     async def revoke_token(self, token_id: str, *, by: str, of: str | None = None) -> None:
-        """End a long-lived token and its sessions; with `of`, only if it is that account's."""
+        """End a long-lived token and its sessions; with `of`, only if it is that account's. An agent's key, which
+        could fetch another, ends with it."""
         async with self._register.changing():
             token = self._register.tokens.get(token_id)
             if token is None or (of is not None and token.account != of):
                 raise NotFound(f"no token {token_id[:64]!r}")
             await self._register.end_tokens([token], "token revoked")
+            await self._end_key(token.account)
         self._audit.record("token-revoked", by=by, target=token.account, details={"tokenID": token_id})
 
     async def end_login(self, login_id: str, *, by: str, of: str | None = None) -> None:
@@ -203,6 +234,22 @@ class Administration:
             await self._register.end_logins(self._register.logins_of(name), "ended")
             self._register.tell(Revocation(account=name, reason="ended"))
         self._audit.record("sessions-ended", by=by, target=name)
+
+    async def end_keys(self) -> None:
+        """End the keys of all agents: every token has ended. Called while nobody else changes anything."""
+        for name in list(self._register.accounts):
+            await self._end_key(name)
+
+    async def _end_key(self, name: str) -> None:
+        account = self._register.accounts.get(name)
+        if account is not None and account.type is AccountType.AGENT and account.public_key is not None:
+            await self._register.save(replace(account, public_key=None, updated=self._clock()))
+            self._audit.record("key-ended", by="authn", target=name)
+        await self._forget_device(name)
+
+    async def _forget_device(self, name: str) -> None:
+        if name in self._register.requests:
+            await self._register.drop_request(name)
 
     def _made(self, name: str, label: str, validity_s: float | None, now: int) -> tuple[str, LongToken]:
         if validity_s is not None and not 1 <= validity_s <= MAX_TOKEN_S:

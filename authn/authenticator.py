@@ -17,14 +17,19 @@ from anyio import to_thread
 from authn.accounts import Account, AccountStore, Login
 from authn.administration import Administration
 from authn.audit import Audit, Verdict
+from authn.challenges import Challenges
 from authn.claim import Claim
+from authn.client_certificates import ClientCertificates
+from authn.lineage import password_credential, password_login, standing
 from authn.passwords import Passwords, checked_password, looks_like_token
 from authn.provisioning import Provisioning
+from authn.publickeys import checked_public_key, is_signed
 from authn.register import Register, Revocation
 from authn.throttle import LoginBudgets, Throttle
 from authn.tokens import Claims, Keyring, TokenKind, Tokens, token_hash
+from things.bounded import Bounded
 from things.errors import Conflict, Forbidden, TokenExpired, TokenInvalid, Unauthenticated
-from things.identity import AccountType, Principal, Role
+from things.identity import AccountType, Principal, Role, ShownCertificate
 from things.messages import JSONValue
 
 ACCESS_S = 900.0
@@ -36,9 +41,6 @@ MAX_VERIFIED = 10_000
 _ACCESS = frozenset({TokenKind.ACCESS, TokenKind.LONG})
 _REFRESH = frozenset({TokenKind.REFRESH})
 _US = 1_000_000
-
-LOCAL_ADMIN = Principal(account="skep", type=AccountType.SERVICE, role=Role.ADMIN, login_id="local")
-"""Who speaks through the control socket: the operating system has checked that it is the owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +86,16 @@ class LocalAuthenticator:
         self._clock = clock
         self._access_s = access_s
         self._refresh_s = refresh_s
-        self._verified: dict[bytes, Principal] = {}
+        self._verified = Bounded[bytes, Principal](MAX_VERIFIED)
         self.audit = audit
         self.claim_code = claim
         self.passwords = passwords or Passwords()
+        self._challenges = Challenges(monotonic)
         self.throttle = Throttle(monotonic, budgets)
         self.register = Register(store)
         self.register.on_revoked(self._forget)
         self.administration = Administration(self.register, tokens, self.passwords, audit, clock, claim)
+        self.certificates = ClientCertificates(self.register, audit, clock, since=store.certificates_since())
         self.provisioning = Provisioning(self.register, self.administration, audit, clock, monotonic, self.throttle)
         if not self.register.has_admin():
             claim.open()
@@ -111,10 +115,11 @@ class LocalAuthenticator:
         access_s: float = ACCESS_S,
         refresh_s: float = REFRESH_S,
         audience: str = "skep",
+        least_revision: int = 0,
     ) -> "LocalAuthenticator":
-        """Open (or make) accounts, keys and audit log below `home`; blocks briefly. Raises StorageDamaged,
-        ConfigInvalid (a key that others may read)."""
-        store = AccountStore(home, now=clock(), database_url=database_url)
+        """Open (or make) accounts, keys and audit log below `home`; blocks briefly. `least_revision`: as of
+        AccountStore. Raises StorageDamaged, StorageFull, ConfigInvalid (a key that others may read)."""
+        store = AccountStore(home, now=clock(), database_url=database_url, least_revision=least_revision)
         try:
             tokens = Tokens(Keyring(home / "keys"), audience)
             audit = Audit(home / "audit", clock)
@@ -133,6 +138,11 @@ class LocalAuthenticator:
             access_s=access_s,
             refresh_s=refresh_s,
         )
+
+    @property
+    def revision(self) -> int:
+        """How many changes the accounts database holds."""
+        return self._store.revision
 
     def close(self) -> None:
         """Write the audit log out and let the database go."""
@@ -163,7 +173,9 @@ class LocalAuthenticator:
             return principal
         known = await self._by_password(account, secret, source)
         self.audit.record("login", by=account, source=source)
-        return _principal(known, login_id=f"password:{secrets.token_urlsafe(12)}")
+        return _principal(
+            known, login_id=password_login(known.password_id), credential=password_credential(known.password_id)
+        )
 
     def verify(self, token: str) -> Principal:
         """The principal of an access or long-lived token; raises TokenInvalid, TokenExpired."""
@@ -175,30 +187,17 @@ class LocalAuthenticator:
                 raise TokenExpired
             return principal
         principal = self._read(token)
-        while len(self._verified) >= MAX_VERIFIED:
-            del self._verified[next(iter(self._verified))]
         self._verified[digest] = principal
         return principal
 
-    async def by_certificate(self, common_name: str) -> Principal:
-        """The principal of a client certificate; the caller has checked that our CA signed it and it is in time."""
-        account = self.register.accounts.get(common_name)
-        if account is None or account.disabled:
-            self.audit.record("login", by=common_name, outcome="certificate refused")
-            raise Unauthenticated
-        return _principal(account, login_id=f"certificate:{common_name}")
+    async def by_certificate(self, certificate: ShownCertificate) -> Principal:
+        """The principal of a client certificate; the caller has checked that our CA signed it and it is in time. Raises
+        Unauthenticated for one that was ended, or issued to another account of the name."""
+        return await self.certificates.principal(certificate)
 
-    def standing(self, principal: Principal) -> Principal | None:
-        """Who came with this principal as its account stands now; None if its account, login or token is gone."""
-        account = self.register.accounts.get(principal.account)
-        if account is None or account.disabled:
-            return None
-        login_id = principal.login_id
-        # What came without a token, by password or certificate, is kept nowhere: it stands with its account.
-        is_kept = login_id in self.register.logins or login_id in self.register.tokens
-        if principal.token_id is not None and not is_kept:
-            return None
-        return replace(principal, type=account.type, role=account.role)
+    def standing(self, principal: Principal, *, after_logout: bool = False) -> Principal | None:
+        """Who came with this principal as its account and credential stand now; None if they stand no more."""
+        return standing(self.register, principal, after_logout=after_logout)
 
     # ------------------------------------------------------------ logins that last
 
@@ -276,6 +275,22 @@ class LocalAuthenticator:
             principal.account, new, by=principal.account, keep_login=principal.login_id
         )
 
+    async def set_public_key(
+        self, principal: Principal, public_key: str, *, challenge: str | None, signature: str | None
+    ) -> tuple[Account, str | None]:
+        """Let somebody set the key of their own account, once they have shown that they hold it: without a signature
+        the account as it is and a challenge, to be signed as `skep public-key {clientID} {challenge}`. An empty key
+        takes the standing one away. Raises Invalid, Forbidden."""
+        name = principal.account
+        if public_key:
+            key = checked_public_key(public_key)
+            if signature is None:
+                return self.register.account(name), self._challenges.make(name)
+            text = f"skep public-key {name} {challenge}"
+            if not self._challenges.is_met(name, challenge) or not is_signed(key, signature, text):
+                raise Forbidden("the signature does not fit the challenge; ask for a fresh one")
+        return await self.administration.update(name, public_key=public_key, by=name), None
+
     async def verified_audit(self) -> Verdict:
         """Whether the audit log is as it was written, with everything recorded so far in it."""
         await self.audit.flush()
@@ -295,6 +310,7 @@ class LocalAuthenticator:
             await self.register.end_logins(list(self.register.logins.values()), "key rotated")
             if long_lived:
                 await self.register.end_tokens(list(self.register.tokens.values()), "key rotated")
+                await self.administration.end_keys()
         self.audit.record("keys-rotated", by=by, details={"long-lived": long_lived})
 
     # ------------------------------------------------------------ private
@@ -327,11 +343,9 @@ class LocalAuthenticator:
             current = self.register.accounts.get(account.name)
             if current is None or current.disabled or current.password_hash != account.password_hash:
                 raise Unauthenticated
-            standing = self.register.logins_of(account.name)
-            over = [login for login in standing if login.expires <= now]
-            over += [login for login in standing if login not in over][
-                : max(0, len(standing) - len(over) - MAX_LOGINS + 1)
-            ]
+            kept = self.register.logins_of(account.name)
+            over = [login for login in kept if login.expires <= now]
+            over += [login for login in kept if login not in over][: max(0, len(kept) - len(over) - MAX_LOGINS + 1)]
             if over:
                 await self.register.end_logins(over, "expired")
             login = Login(
@@ -342,6 +356,7 @@ class LocalAuthenticator:
                 refreshed=now,
                 expires=now,
                 source=None if source is None else source[:64],
+                password_id=current.password_id,
             )
             return await self._renew(current, login, now)
 
@@ -356,7 +371,13 @@ class LocalAuthenticator:
         await self.register.keep_login(
             replace(login, refresh_hash=token_hash(refresh), refreshed=now, expires=lasting.expires or now)
         )
-        principal = _principal(account, login_id=login.login_id, token_id=claims.token_id, expires=claims.expires)
+        principal = _principal(
+            account,
+            login_id=login.login_id,
+            credential=password_credential(login.password_id),
+            token_id=claims.token_id,
+            expires=claims.expires,
+        )
         return OpenLogin(
             principal=principal, access_token=access, refresh_token=refresh, expires_in_s=int(self._access_s)
         )
@@ -366,7 +387,14 @@ class LocalAuthenticator:
         account = self.register.accounts.get(claims.account)
         if account is None or account.disabled or not self._lives(claims, token):
             raise TokenInvalid
-        return _principal(account, login_id=claims.login_id, token_id=claims.token_id, expires=claims.expires)
+        login = None if claims.kind is TokenKind.LONG else self.register.logins.get(claims.login_id)
+        return _principal(
+            account,
+            login_id=claims.login_id,
+            credential=claims.token_id if login is None else password_credential(login.password_id),
+            token_id=claims.token_id,
+            expires=claims.expires,
+        )
 
     def _lives(self, claims: Claims, token: str) -> bool:
         if claims.kind is TokenKind.LONG:
@@ -380,7 +408,7 @@ class LocalAuthenticator:
 
 
 def _principal(
-    account: Account, *, login_id: str, token_id: str | None = None, expires: int | None = None
+    account: Account, *, login_id: str, credential: str, token_id: str | None = None, expires: int | None = None
 ) -> Principal:
     return Principal(
         account=account.name,
@@ -389,4 +417,6 @@ def _principal(
         token_id=token_id,
         login_id=login_id,
         expires=expires,
+        account_id=account.account_id,
+        credential=credential,
     )

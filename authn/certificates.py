@@ -2,28 +2,30 @@
 
 Made at first start in `{home}/certs`: `ca.pem` (give it to clients) and `ca.key`, `server.pem` and `server.key`; keys
 are 0600 and refused if others may read them. The server certificate is renewed at two thirds of its life, or at once
-when the names it must carry change. Contexts that were handed out take a renewed certificate for new connections; open
+when a name is missing in it. Contexts that were handed out take a renewed certificate for new connections; open
 ones are not disturbed. Own certificates may be configured instead; then they are watched, not renewed.
 """
 
 import ipaddress
 import logging
 import os
-import socket
 import ssl
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from authn.keyfiles import make_private_folder, read_private, write_private
-from things.errors import ConfigInvalid
-from things.identity import checked_account
+from things.errors import ConfigInvalid, Invalid, StorageDamaged
+from things.hosts import LOOPBACK
+from things.names import checked_account
 
 CA_DAYS = 3_650
 SERVER_DAYS = 365
@@ -45,20 +47,21 @@ class ServerFiles:
 
 
 class Certificates:
-    """Certificates of one installation; `clock` gives µs UTC."""
+    """Certificates of one installation; `clock` gives µs UTC, `names` are those of the server certificate."""
 
     def __init__(
         self,
         folder: Path,
         clock: Callable[[], int],
         *,
-        names: Sequence[str] = (),
+        names: Sequence[str] = LOOPBACK,
         own: ServerFiles | None = None,
     ) -> None:
         self._folder = folder
         self._clock = clock
-        self._names = tuple(dict.fromkeys((*_local_names(), *names)))
+        self._names = tuple(names)
         self._own = own
+        self._making = threading.Lock()
         self._contexts: list[ssl.SSLContext] = []
         make_private_folder(folder)
         if not self.ca_file.exists():
@@ -105,9 +108,24 @@ class Certificates:
         """Make (or, with own files, read again) the server certificate and serve it to new connections."""
         if self._own is None:
             self._make_server()
+        self.reload()
+        log.info("the server certificate was renewed", extra={"expires": self.expires().isoformat()})
+
+    def prepare(self, names: Sequence[str]) -> bool:
+        """Make a server certificate for these names unless the one there has them all; for a thread, since it syncs
+        files. True: `reload` is to follow, in the loop. A name that is gone stays until the next one is made."""
+        if self._own is not None:
+            return False
+        self._names = tuple(names)
+        if not self._is_due():
+            return False
+        self._make_server()
+        return True
+
+    def reload(self) -> None:
+        """Serve the files as they are now to new connections."""
         for context in self._contexts:
             self._load(context)
-        log.info("the server certificate was renewed", extra={"expires": self.expires().isoformat()})
 
     def renew_if_due(self) -> bool:
         """Rotate when two thirds of the life are over; to be called about once a day. True if it did."""
@@ -143,7 +161,7 @@ class Certificates:
             private = ec.generate_private_key(ec.SECP256R1())
             public: object = private.public_key()
         else:
-            public = serialization.load_pem_public_key(public_key_pem.encode())
+            public = _client_key(public_key_pem)
         certificate = (
             self._builder(account, public, CLIENT_DAYS)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
@@ -183,8 +201,9 @@ class Certificates:
             .sign(self._ca_key, hashes.SHA256())
         )
         chain = certificate.public_bytes(serialization.Encoding.PEM) + self.ca_file.read_bytes()
-        write_private(self.files.key, _pem(key))
-        write_private(self.files.certificate, chain)
+        with self._making:
+            write_private(self.files.key, _pem(key))
+            write_private(self.files.certificate, chain)
 
     def _builder(self, common_name: str, public: object, days: int) -> x509.CertificateBuilder:
         if not isinstance(public, ec.EllipticCurvePublicKey):
@@ -222,27 +241,13 @@ class Certificates:
         files = self.files
         read_private(files.key)
         try:
-            context.load_cert_chain(files.certificate, files.key)
+            with self._making:
+                context.load_cert_chain(files.certificate, files.key)
         except ssl.SSLError as error:
             raise ConfigInvalid(f"{files.certificate} and {files.key} do not belong together") from error
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock() / 1_000_000, UTC).replace(microsecond=0)
-
-
-def common_name(peer: dict[str, object] | None) -> str | None:
-    """The common name in what `ssl` reports of a verified client certificate; None without one."""
-    subject = (peer or {}).get("subject", ())
-    if not isinstance(subject, tuple):
-        return None
-    names = [value for part in subject for key, value in part if key == "commonName"]
-    return names[0] if len(names) == 1 else None
-
-
-def _local_names() -> list[str]:
-    host = socket.gethostname().split(".")[0].lower()
-    usable = host if host and host.isascii() and len(host) <= 63 else "gateway"
-    return list(dict.fromkeys(("localhost", usable, f"{usable}.local", "127.0.0.1", "::1")))
 
 
 def _alternative(name: str) -> x509.GeneralName:
@@ -275,6 +280,8 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
+    except FileNotFoundError as error:
+        raise StorageDamaged(f"the certificate {path} is missing") from error
     except ValueError as error:
         raise ConfigInvalid(f"{path} does not hold a certificate") from error
 
@@ -282,8 +289,23 @@ def _certificate(path: Path) -> x509.Certificate:
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(read_private(path), None)
+    except FileNotFoundError as error:
+        raise StorageDamaged(
+            f"the key {path} is missing: restore it, or move {path.parent} away, and a new authority is made that "
+            "clients have to be given"
+        ) from error
     except ValueError as error:
         raise ConfigInvalid(f"{path} does not hold a private key") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigInvalid(f"{path} does not hold an ECDSA key")
+    return key
+
+
+def _client_key(pem: str) -> object:
+    try:
+        key = serialization.load_pem_public_key(pem.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Invalid("the public key is not one in PEM") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey):
+        raise Invalid("the public key is of a kind that TLS does not use")
     return key

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from authn.accounts import Account, DeviceRequest, Login, LongToken
+from authn.accounts import Account, Certificate, DeviceRequest, Login, LongToken
 from authn.publickeys import fingerprint
 from things.messages import JSONValue
 from things.times import rfc3339
@@ -35,6 +35,16 @@ def token_document(token: LongToken) -> dict[str, JSONValue]:
         "label": token.label,
         "created": rfc3339(token.created),
         "expires": None if token.expires is None else rfc3339(token.expires),
+    }
+
+
+def certificate_document(certificate: Certificate) -> dict[str, JSONValue]:
+    return {
+        "serial": certificate.serial,
+        "clientID": certificate.account,
+        "created": rfc3339(certificate.created),
+        "expires": rfc3339(certificate.expires),
+        "lastUsed": None if certificate.last_used is None else rfc3339(certificate.last_used),
     }
 
 

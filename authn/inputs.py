@@ -62,6 +62,10 @@ class Token(Input):
     token_id: Name
 
 
+class Serial(Input):
+    serial: Name
+
+
 class Session(Input):
     session_id: Name
 
@@ -95,6 +99,8 @@ class OwnPassword(Input):
 
 class PublicKey(Input):
     public_key: Text
+    challenge: Name | None = None
+    signature: Text | None = None
 
 
 class Refresh(Input):

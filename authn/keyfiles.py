@@ -1,4 +1,4 @@
-"""Secrets on disk: written whole, mode 0600, and refused when somebody else could have read them."""
+"""Files written whole; secrets with mode 0600, and refused when somebody else could have read them."""
 
 import os
 import stat
@@ -14,13 +14,14 @@ def make_private_folder(folder: Path) -> None:
         raise ConfigInvalid(f"{folder} holds secrets and others may enter it; run: chmod 700 {folder}")
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Replace `path` in one step with `content`, readable by the owner only and synced before it has its name."""
+def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace `path` in one step with `content`, synced before it has its name: a reader, or a power cut, finds the
+    old or the new content and nothing between. Readable by the owner only, unless `mode` says otherwise."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
+            os.fchmod(file.fileno(), mode)  # whatever the mask of the process says
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

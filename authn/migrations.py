@@ -1,19 +1,20 @@
-"""The schema of the accounts database: numbered steps, only ever appended, each recorded where it was applied.
-
-All pending steps are applied in one transaction, after a copy of a SQLite file has been put beside it; either all of
-them happen or none. A database with steps this version does not know is refused, never guessed at.
-"""
+"""The schema of the accounts database: its steps, what they are recorded in, and the copy set aside before them."""
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
 from authn.keyfiles import sync_folder
-from things.errors import StorageDamaged
+from things.migrations import Step, apply_missing
 
 TABLE = "authn_migrations"
+
+CERTIFICATES = "client certificates"
 
 STEPS: tuple[tuple[str, Sequence[str]], ...] = (
     (
@@ -44,37 +45,82 @@ STEPS: tuple[tuple[str, Sequence[str]], ...] = (
                 source VARCHAR(64))""",
         ),
     ),
+    (
+        "accounts that are told from others of the same name, logins from those by another password",
+        (
+            "ALTER TABLE accounts ADD COLUMN account_id VARCHAR(64) NOT NULL DEFAULT ''",
+            # Two accounts of one name cannot have been made in the same microsecond; new ones get a random id.
+            "UPDATE accounts SET account_id = CAST(created AS VARCHAR(24)) || '-'",
+            "ALTER TABLE accounts ADD COLUMN password_id VARCHAR(32)",
+            "UPDATE accounts SET password_id = 'first' WHERE password_hash IS NOT NULL",
+            "ALTER TABLE logins ADD COLUMN password_id VARCHAR(32)",
+            "UPDATE logins SET password_id = 'first'",
+        ),
+    ),
+    (
+        "the number of changes",
+        (
+            "CREATE TABLE revisions (number BIGINT NOT NULL)",
+            "INSERT INTO revisions (number) VALUES (1)",
+        ),
+    ),
+    (
+        CERTIFICATES,
+        (
+            """CREATE TABLE certificates (
+                serial VARCHAR(64) PRIMARY KEY, account VARCHAR(64) NOT NULL REFERENCES accounts(name),
+                created BIGINT NOT NULL, expires BIGINT NOT NULL, last_used BIGINT, ended BIGINT)""",
+            "CREATE INDEX certificates_by_account ON certificates(account)",
+        ),
+    ),
 )
 
 
 def migrate(engine: Engine, *, now: int, file: Path | None) -> None:
     """Bring the schema up to date; `file` is the SQLite file, None on a database server."""
-    with engine.connect() as connection:
-        done = _applied(connection)
-    if done > len(STEPS):
-        raise StorageDamaged(f"the accounts database was written by a newer version (step {done} of {len(STEPS)})")
-    if done == len(STEPS):
-        return
-    if done and file is not None:
-        _copy(file, file.with_name(f"{file.name}.before-{done + 1}"))
-    with engine.begin() as connection:
-        if not done:
+    apply_missing(_Schema(engine, file, now), [Step(name, partial(_execute, statements)) for name, statements in STEPS])
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    engine: Engine
+    file: Path | None
+    now: int
+    name: str = "the accounts database"
+
+    def done(self) -> int:
+        with self.engine.connect() as connection:
+            if not inspect(connection).has_table(TABLE):
+                return 0
+            return int(connection.execute(text(f"SELECT COALESCE(MAX(number), 0) FROM {TABLE}")).scalar_one())
+
+    def set_aside(self, number: int) -> None:
+        if self.file is not None:
+            _copy(self.file, self.file.with_name(f"{self.file.name}.before-{number}"))
+
+    def changing(self) -> AbstractContextManager[Connection]:
+        return self.engine.begin()
+
+    def record(self, connection: Connection, number: int, name: str) -> None:
+        if number == 1:
             connection.execute(
                 text(f"CREATE TABLE {TABLE} (number INTEGER PRIMARY KEY, name VARCHAR(128), applied BIGINT)")
             )
-        for number, (name, statements) in enumerate(STEPS[done:], start=done + 1):
-            for statement in statements:
-                connection.execute(text(statement))
-            connection.execute(
-                text(f"INSERT INTO {TABLE} (number, name, applied) VALUES (:number, :name, :applied)"),
-                {"number": number, "name": name, "applied": now},
-            )
+        connection.execute(
+            text(f"INSERT INTO {TABLE} (number, name, applied) VALUES (:number, :name, :applied)"),
+            {"number": number, "name": name, "applied": self.now},
+        )
 
 
-def _applied(connection: Connection) -> int:
-    if not inspect(connection).has_table(TABLE):
-        return 0
-    return int(connection.execute(text(f"SELECT COALESCE(MAX(number), 0) FROM {TABLE}")).scalar_one())
+def _execute(statements: Sequence[str], connection: Connection) -> None:
+    for statement in statements:
+        connection.execute(text(statement))
+
+
+def applied_at(connection: Connection, name: str) -> int:
+    """When a step was applied (µs UTC)."""
+    found = connection.execute(text(f"SELECT applied FROM {TABLE} WHERE name = :name"), {"name": name})
+    return int(found.scalar_one())
 
 
 def _copy(file: Path, to: Path) -> None:

@@ -1,14 +1,14 @@
 """Everybody's own account as a Thing: `dtw:authn:user`. The caller is who the binding says, never part of an input."""
 
 from authn.authenticator import LocalAuthenticator
-from authn.documents import profile, sessions_document, token_document
-from authn.inputs import DisplayName, Logout, OwnPassword, PublicKey, Refresh, Session, Token
+from authn.documents import certificate_document, profile, sessions_document, token_document
+from authn.inputs import DisplayName, Logout, OwnPassword, PublicKey, Refresh, Serial, Session, Token
 from authn.service import LiveSessions
 from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.methods import Method, MethodService, Nothing
-
-USER = "dtw:authn:user"
+from things.service_ids import OWN_ACCOUNT
+from things.vocabulary import ServiceType
 
 
 class AuthnUser(MethodService):
@@ -25,23 +25,43 @@ class AuthnUser(MethodService):
         self._register = authenticator.register
         self._sessions = sessions
         super().__init__(
-            USER,
+            OWN_ACCOUNT,
             Operation.READ,
             [
                 Method(name="getProfile", title="Read one's profile", input=Nothing, run=self._profile, safe=True),
                 Method(name="updateName", title="Change one's display name", input=DisplayName, run=self._name),
-                Method(name="updatePassword", title="Change one's password", input=OwnPassword, run=self._password),
+                Method(
+                    name="updatePassword",
+                    title="Change one's password",
+                    input=OwnPassword,
+                    run=self._password,
+                    output=False,
+                ),
                 Method(name="updatePublicKey", title="Change one's public key", input=PublicKey, run=self._key),
                 Method(name="refreshToken", title="Continue a login", input=Refresh, run=self._refresh),
-                Method(name="logout", title="End this login, or all", input=Logout, run=self._logout),
+                Method(name="logout", title="End this login, or all", input=Logout, run=self._logout, output=False),
                 Method(name="listTokens", title="List one's tokens", input=Nothing, run=self._tokens, safe=True),
-                Method(name="revokeToken", title="Revoke one's token", input=Token, run=self._revoke),
+                Method(name="revokeToken", title="Revoke one's token", input=Token, run=self._revoke, output=False),
+                Method(
+                    name="listCertificates",
+                    title="List one's client certificates",
+                    input=Nothing,
+                    run=self._certificates,
+                    safe=True,
+                ),
+                Method(
+                    name="revokeCertificate",
+                    title="Revoke one's client certificate",
+                    input=Serial,
+                    run=self._uncertify,
+                    output=False,
+                ),
                 Method(
                     name="listSessions", title="List one's sessions", input=Nothing, run=self._list_sessions, safe=True
                 ),
-                Method(name="endSession", title="End one's login", input=Session, run=self._end),
+                Method(name="endSession", title="End one's login", input=Session, run=self._end, output=False),
             ],
-            type_="skep:OwnAccount",
+            type_=ServiceType.OWN_ACCOUNT,
             title="My account",
             description="The caller's own account, whoever calls.",
         )
@@ -60,10 +80,10 @@ class AuthnUser(MethodService):
         return None
 
     async def _key(self, given: PublicKey, principal: Principal) -> JSONValue:
-        changed = await self._administration.update(
-            principal.account, public_key=given.public_key, by=principal.account
+        account, challenge = await self._authenticator.set_public_key(
+            principal, given.public_key, challenge=given.challenge, signature=given.signature
         )
-        return profile(changed)
+        return profile(account) if challenge is None else {"challenge": challenge}
 
     async def _refresh(self, given: Refresh, principal: Principal) -> JSONValue:
         opened = await self._authenticator.refresh(given.refresh_token, source=None, of=principal.account)
@@ -78,6 +98,14 @@ class AuthnUser(MethodService):
 
     async def _revoke(self, given: Token, principal: Principal) -> JSONValue:
         await self._administration.revoke_token(given.token_id, by=principal.account, of=principal.account)
+        return None
+
+    async def _certificates(self, _given: Nothing, principal: Principal) -> JSONValue:
+        found = self._authenticator.certificates.of(principal.account)
+        return {"items": [certificate_document(one) for one in found]}
+
+    async def _uncertify(self, given: Serial, principal: Principal) -> JSONValue:
+        await self._authenticator.certificates.revoke(given.serial, by=principal.account, of=principal.account)
         return None
 
     async def _list_sessions(self, _given: Nothing, principal: Principal) -> JSONValue:

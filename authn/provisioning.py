@@ -7,29 +7,31 @@ its token once it has shown that it holds the private key.
 
 The signature is over `skep provision {clientID} {challenge}`. A challenge is good once, for ten minutes. A device that
 lost the answer asks again: it gets a fresh token and the earlier one ends.
+
+A key is good for an agent that has it: not for another account that took the name, and no more once it was replaced, or
+once a token of the account was revoked, for a key fetches tokens.
 """
 
-import secrets
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from authn.accounts import DeviceRequest
-from authn.administration import Administration, checked_display_name
+from authn.accounts import Account, DeviceRequest
+from authn.administration import PROVISIONING, Administration, checked_display_name
 from authn.audit import Audit
+from authn.challenges import Challenges
 from authn.publickeys import checked_public_key, fingerprint, is_signed
 from authn.register import Register
 from authn.throttle import Throttle
 from things.errors import BadAddress, Conflict, Forbidden, NotFound, QueueFull
-from things.identity import RESERVED_ACCOUNTS, AccountType, Role, checked_account
+from things.identity import RESERVED_ACCOUNTS, AccountType, Role
 from things.messages import JSONValue
+from things.names import checked_account
 
 MAX_WAITING = 200
-"""Requests of devices nobody has decided on; more are refused."""
+"""Requests of devices nobody has decided on; over it the address that asks for the most devices loses its oldest."""
 REQUEST_US = 7 * 86_400 * 1_000_000
 """After a week without a decision a request is forgotten."""
-CHALLENGE_S = 600.0
-MAX_CHALLENGES = 1_000
 LABEL = "provisioned"
 
 
@@ -65,7 +67,7 @@ class Provisioning:
         self._clock = clock
         self._monotonic = monotonic
         self._throttle = throttle
-        self._challenges: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._challenges = Challenges(monotonic)
 
     async def ask(
         self,
@@ -90,13 +92,15 @@ class Provisioning:
         if request.state == "rejected":
             raise Forbidden("this device was rejected")
         if signature is None:
-            return Answer(state=request.state, account=account, challenge=self._challenge(account))
-        if not self._is_met(account, challenge) or not is_signed(key, signature, _signed_text(account, challenge)):
+            return Answer(state=request.state, account=account, challenge=self._challenges.make(account))
+        if not self._challenges.is_met(account, challenge) or not is_signed(
+            key, signature, _signed_text(account, challenge)
+        ):
             self._audit.record("device-asked", by=account, outcome="wrong signature", source=source)
             raise Forbidden("the signature does not fit the challenge; ask for a fresh one")
         self._throttle.refund(f"device {account}"[:64], source)
         if request.state != "approved":
-            return Answer(state=request.state, account=account, challenge=self._challenge(account))
+            return Answer(state=request.state, account=account, challenge=self._challenges.make(account))
         return Answer(state="approved", account=account, token=await self._token(request, source))
 
     async def announce(self, account: str, public_key: str, *, display_name: str = "", by: str) -> DeviceRequest:
@@ -125,6 +129,8 @@ class Provisioning:
             request = self._register.requests.get(account)
             if request is None:
                 raise NotFound(f"no device {account[:64]!r} asks to be let in")
+            if approve and not _is_for(request, self._register.accounts.get(account)):
+                raise Conflict(f"the name {account!r} was taken since this device asked")
             decided = replace(request, state="approved" if approve else "rejected", updated=self._clock())
             await self._register.save(decided)
         act = "device-approved" if approve else "device-rejected"
@@ -154,16 +160,15 @@ class Provisioning:
             if request.public_key != key:
                 self._audit.record("device-asked", by=account, outcome="another key", source=source)
                 raise Forbidden("this name was asked for with another key")
+            if request.state != "rejected" and not _is_for(request, self._register.accounts.get(account)):
+                self._audit.record("device-asked", by=account, outcome="name or key taken", source=source)
+                raise Conflict(f"there is already an account {account!r}")
             return request
-        self._refuse_foreign(account, key)
-        waiting = [one for one in self._register.requests.values() if one.state == "pending"]
-        if len(waiting) >= MAX_WAITING:
-            stale = min(waiting, key=lambda one: one.updated)
-            if now - stale.updated <= REQUEST_US:
-                raise QueueFull("provisioning", MAX_WAITING)
-            await self._register.drop_request(stale.account)
+        existing = self._refuse_foreign(account, key)
+        source = None if source is None else source[:64]
+        await self._make_room(source, now)
         # An account that was made with this key is one that an admin has approved.
-        state = "approved" if account in self._register.accounts else "pending"
+        state = "pending" if existing is None else "approved"
         request = DeviceRequest(
             account=account,
             public_key=key,
@@ -171,21 +176,37 @@ class Provisioning:
             display_name=display_name,
             created=now,
             updated=now,
-            source=None if source is None else source[:64],
+            source=source,
         )
         await self._register.save(request)
         self._audit.record("device-asked", by=account, source=source, details={"key": fingerprint(key)})
         return request
 
-    def _refuse_foreign(self, account: str, key: str) -> None:
+    async def _make_room(self, source: str | None, now: int) -> None:
+        """Let a request from `source` find a place. Raises QueueFull if that address itself has taken the most."""
+        waiting = [one for one in self._register.requests.values() if one.state == "pending"]
+        if len(waiting) < MAX_WAITING:
+            return
+        by_source = Counter(one.source for one in waiting)
+        # What is stale goes first; then the oldest request of whoever made the most.
+        dropped = max(waiting, key=lambda one: (now - one.updated > REQUEST_US, by_source[one.source], -one.updated))
+        if now - dropped.updated <= REQUEST_US and by_source[dropped.source] <= by_source[source] + 1:
+            raise QueueFull("provisioning", MAX_WAITING)
+        await self._register.drop_request(dropped.account)
+        self._audit.record("device-forgotten", by=PROVISIONING, target=dropped.account, source=dropped.source)
+
+    def _refuse_foreign(self, account: str, key: str) -> Account | None:
+        """The account of the name, if it is an agent with this key; raises Conflict for any other."""
         existing = self._register.accounts.get(account)
         if existing is not None and (existing.type is not AccountType.AGENT or existing.public_key != key):
             raise Conflict(f"there is already an account {account!r}")
+        return existing
 
     async def _token(self, request: DeviceRequest, source: str | None) -> str:
         name = request.account
         earlier = [token for token in self._register.tokens_of(name) if token.label == LABEL]
         if name not in self._register.accounts:
+            # Raises Conflict if the name was taken, or the request withdrawn, meanwhile.
             await self._administration.add(
                 name,
                 AccountType.AGENT,
@@ -193,24 +214,21 @@ class Provisioning:
                 public_key=request.public_key,
                 display_name=request.display_name,
                 with_token=False,
-                by="provisioning",
+                by=PROVISIONING,
+                only_if=lambda: self._register.requests.get(name) == request,
             )
-        _, text = await self._administration.issue_token(name, label=LABEL, by="provisioning")
+        _, text = await self._administration.issue_token(
+            name, label=LABEL, by=PROVISIONING, only_for=lambda account: _is_for(request, account)
+        )
         async with self._register.changing():
             await self._register.end_tokens(earlier, "replaced")
         self._audit.record("device-provisioned", by=name, source=source)
         return text
 
-    def _challenge(self, account: str) -> str:
-        while len(self._challenges) >= MAX_CHALLENGES:
-            self._challenges.popitem(last=False)
-        challenge = secrets.token_urlsafe(24)
-        self._challenges[account, challenge] = self._monotonic()
-        return challenge
 
-    def _is_met(self, account: str, challenge: str | None) -> bool:
-        made = self._challenges.pop((account, challenge or ""), None)
-        return made is not None and self._monotonic() - made < CHALLENGE_S
+def _is_for(request: DeviceRequest, account: Account | None) -> bool:
+    """Whether a request is that of the account which has the name now, if anybody has it."""
+    return account is None or (account.type is AccountType.AGENT and account.public_key == request.public_key)
 
 
 def _signed_text(account: str, challenge: str | None) -> str:

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 
-from authn.accounts import Account, AccountStore, DeviceRequest, Login, LongToken
+from authn.accounts import Account, AccountStore, Certificate, DeviceRequest, Kept, Login, LongToken
 from things.errors import StorageFull, UnknownAccount
 from things.identity import RESERVED_ACCOUNTS, AccountType, Principal, Role
 
 log = logging.getLogger(__name__)
+
+CERTIFICATE = "certificate:"
+"""How a principal names the certificate it showed; its serial follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Revocation:
 
 
 class Register:
-    """Accounts, logins, long-lived tokens and device requests."""
+    """Accounts, logins, long-lived tokens, client certificates and device requests."""
 
     def __init__(self, store: AccountStore) -> None:
         self._store = store
@@ -50,6 +53,7 @@ class Register:
         self.accounts = {account.name: account for account in store.accounts()}
         self.logins = {login.login_id: login for login in store.logins()}
         self.tokens = {token.token_id: token for token in store.long_tokens()}
+        self.certificates = {certificate.serial: certificate for certificate in store.certificates()}
         self.requests = {request.account: request for request in store.device_requests()}
 
     def on_revoked(self, callback: Callable[[Revocation], None]) -> None:
@@ -97,7 +101,7 @@ class Register:
         if token is not None:
             self.tokens[token.token_id] = token
 
-    async def save(self, *values: Account | Login | LongToken | DeviceRequest) -> None:
+    async def save(self, *values: Kept) -> None:
         await self._write(lambda: self._store.save(*values))
         for value in values:
             self._take(value)
@@ -129,6 +133,7 @@ class Register:
             self.requests.pop(name, None)
             self.logins = {key: login for key, login in self.logins.items() if login.account != name}
             self.tokens = {key: token for key, token in self.tokens.items() if token.account != name}
+            self.certificates = {key: one for key, one in self.certificates.items() if one.account != name}
             self._tell(Revocation(account=name, reason="removed"))
 
     async def end_logins(self, logins: Iterable[Login], reason: str) -> None:
@@ -151,6 +156,14 @@ class Register:
                 self.tokens.pop(token.token_id, None)
             self._tell_each({(token.account, token.token_id) for token in ended}, reason)
 
+    async def end_certificate(self, certificate: Certificate) -> None:
+        """Store an ended certificate, and tell so."""
+        try:
+            await self._write(lambda: self._store.save(certificate))
+        finally:
+            self.certificates[certificate.serial] = certificate
+            self._tell_each({(certificate.account, f"{CERTIFICATE}{certificate.serial}")}, "certificate revoked")
+
     async def drop_request(self, account: str) -> None:
         await self._write(lambda: self._store.remove_device_request(account))
         self.requests.pop(account, None)
@@ -163,7 +176,7 @@ class Register:
         """Store changes that end no session."""
         await self.save(replace(account, **changes))  # type: ignore[arg-type]
 
-    def _take(self, value: Account | Login | LongToken | DeviceRequest) -> None:
+    def _take(self, value: Kept) -> None:
         match value:
             case Account():
                 self.accounts[value.name] = value
@@ -171,6 +184,8 @@ class Register:
                 self.logins[value.login_id] = value
             case LongToken():
                 self.tokens[value.token_id] = value
+            case Certificate():
+                self.certificates[value.serial] = value
             case DeviceRequest():
                 self.requests[value.account] = value
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates
-from authn.documents import added, device_document, profile, sessions_document, token_document
+from authn.documents import added, certificate_document, device_document, profile, sessions_document, token_document
 from authn.inputs import (
     Acts,
     AddClient,
@@ -23,6 +23,7 @@ from authn.inputs import (
     MaybeClient,
     Password,
     Role,
+    Serial,
     Session,
     Token,
     UpdateClient,
@@ -31,8 +32,8 @@ from things.errors import Unavailable
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.methods import Method, MethodService, Nothing
-
-ADMIN = "dtw:authn:admin"
+from things.service_ids import ACCOUNTS
+from things.vocabulary import ServiceType
 
 LiveSessions = Callable[[str | None], Sequence[dict[str, JSONValue]]]
 """Open connections of an account (or all), as documents with at least `sessionID` and `clientID`."""
@@ -58,7 +59,7 @@ class AuthnAdmin(MethodService):
         self._sessions = sessions
         self._end_session = end_session
         super().__init__(
-            ADMIN,
+            ACCOUNTS,
             Operation.MANAGE,
             [
                 Method(name="addClient", title="Add an account", input=AddClient, run=self._add),
@@ -69,31 +70,55 @@ class AuthnAdmin(MethodService):
                 Method(name="getClient", title="Read an account", input=Client, run=self._get, safe=True),
                 Method(name="updateClient", title="Change name or key", input=UpdateClient, run=self._update),
                 Method(name="setClientRole", title="Give a role", input=Role, run=self._set_role),
-                Method(name="setClientPassword", title="Set a password", input=Password, run=self._set_password),
-                Method(name="disableClient", title="Disable an account", input=Client, run=self._disable),
-                Method(name="enableClient", title="Enable an account", input=Client, run=self._enable),
-                Method(name="removeClient", title="Remove an account", input=Client, run=self._remove),
+                Method(
+                    name="setClientPassword",
+                    title="Set a password",
+                    input=Password,
+                    run=self._set_password,
+                    output=False,
+                ),
+                Method(name="disableClient", title="Disable an account", input=Client, run=self._disable, output=False),
+                Method(name="enableClient", title="Enable an account", input=Client, run=self._enable, output=False),
+                Method(name="removeClient", title="Remove an account", input=Client, run=self._remove, output=False),
                 Method(name="issueToken", title="Give a long-lived token", input=IssueToken, run=self._issue),
                 Method(name="listTokens", title="List tokens", input=MaybeClient, run=self._tokens, safe=True),
-                Method(name="revokeToken", title="Revoke a token", input=Token, run=self._revoke),
+                Method(name="revokeToken", title="Revoke a token", input=Token, run=self._revoke, output=False),
                 Method(
                     name="listSessions", title="List sessions", input=MaybeClient, run=self._list_sessions, safe=True
                 ),
-                Method(name="endSession", title="End a login or connection", input=Session, run=self._end),
-                Method(name="endSessions", title="End all of an account", input=Client, run=self._end_all),
+                Method(
+                    name="endSession", title="End a login or connection", input=Session, run=self._end, output=False
+                ),
+                Method(
+                    name="endSessions", title="End all of an account", input=Client, run=self._end_all, output=False
+                ),
                 Method(name="listDevices", title="List device requests", input=Nothing, run=self._devices, safe=True),
                 Method(name="announceDevice", title="Approve before it asks", input=Device, run=self._announce),
                 Method(name="approveDevice", title="Approve a device", input=Client, run=self._approve),
                 Method(name="rejectDevice", title="Reject a device", input=Client, run=self._reject),
-                Method(name="forgetDevice", title="Forget a request", input=Client, run=self._forget),
+                Method(name="forgetDevice", title="Forget a request", input=Client, run=self._forget, output=False),
                 Method(
                     name="issueCertificate", title="Make a client certificate", input=Certificate, run=self._certify
                 ),
-                Method(name="rotateKeys", title="Sign with a fresh key", input=Keys, run=self._rotate),
+                Method(
+                    name="listCertificates",
+                    title="List client certificates",
+                    input=MaybeClient,
+                    run=self._issued,
+                    safe=True,
+                ),
+                Method(
+                    name="revokeCertificate",
+                    title="Revoke a client certificate",
+                    input=Serial,
+                    run=self._uncertify,
+                    output=False,
+                ),
+                Method(name="rotateKeys", title="Sign with a fresh key", input=Keys, run=self._rotate, output=False),
                 Method(name="readAudit", title="Read the audit log", input=Acts, run=self._acts, safe=True),
                 Method(name="verifyAudit", title="Check the audit log", input=Nothing, run=self._verify, safe=True),
             ],
-            type_="skep:AccountAdministration",
+            type_=ServiceType.ACCOUNT_ADMINISTRATION,
             title="Accounts",
             description="Accounts, credentials, sessions and devices of this installation.",
         )
@@ -232,11 +257,20 @@ class AuthnAdmin(MethodService):
     async def _certify(self, given: Certificate, principal: Principal) -> JSONValue:
         if self._certificates is None:
             raise Unavailable("this installation has no certificate authority of its own")
-        self._register.account(given.client_id)
-        certificate, key = self._certificates.issue_client(given.client_id, given.public_key)
-        self._authenticator.audit.record("certificate-issued", by=principal.account, target=given.client_id)
-        made: dict[str, JSONValue] = {"clientID": given.client_id, "certificate": certificate}
+        certificate, key, kept = await self._authenticator.certificates.issue(
+            self._certificates, given.client_id, given.public_key, by=principal.account
+        )
+        made: dict[str, JSONValue] = {**certificate_document(kept), "certificate": certificate}
         return made if key is None else {**made, "key": key}
+
+    async def _issued(self, given: MaybeClient, _principal: Principal) -> JSONValue:
+        if given.client_id is not None:
+            self._register.account(given.client_id)
+        return {"items": [certificate_document(one) for one in self._authenticator.certificates.of(given.client_id)]}
+
+    async def _uncertify(self, given: Serial, principal: Principal) -> JSONValue:
+        await self._authenticator.certificates.revoke(given.serial, by=principal.account)
+        return None
 
     async def _rotate(self, given: Keys, principal: Principal) -> JSONValue:
         await self._authenticator.rotate_keys(by=principal.account, long_lived=given.long_lived)

@@ -6,10 +6,10 @@ so that a guesser at one address does not lock the owner out at another). All re
 """
 
 import ipaddress
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from things.bounded import Recent
 from things.errors import RateLimited
 
 MAX_TRACKED = 20_000
@@ -47,7 +47,7 @@ class Throttle:
     def __init__(self, monotonic: Callable[[], float], budgets: LoginBudgets | None = None) -> None:
         self._monotonic = monotonic
         self._budgets = budgets or LoginBudgets()
-        self._spent: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._spent = Recent[tuple[str, str], tuple[float, float]](MAX_TRACKED)
 
     def charge(self, account: str, source: str | None) -> None:
         """Pay for one try; raises RateLimited, and charges nothing, when a budget is used up."""
@@ -84,9 +84,6 @@ class Throttle:
             self._spent.pop(key, None)
             return
         self._spent[key] = (level, now)
-        self._spent.move_to_end(key)
-        while len(self._spent) > MAX_TRACKED:
-            self._spent.popitem(last=False)
 
 
 def network_of(source: str | None) -> str:

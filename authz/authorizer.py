@@ -29,6 +29,7 @@ from authz.roles import BUILT_IN, RoleRights, owner_of
 from authz.rules import MAX_RULES, MAX_RULES_OF_OWNER, Rule
 from authz.stages import Stages, stages_of
 from things.addresses import TWIN_PREFIX, Address, Kind
+from things.bounded import Bounded
 from things.decisions import Context, Decision
 from things.errors import Conflict, Forbidden, Invalid, NotFound, QueueFull, SkepError, StorageDamaged
 from things.identity import AccountType, Principal, Role
@@ -62,8 +63,8 @@ class LocalAuthorizer:
         self._lock = Lock()
         self._limiter = CapacityLimiter(1)
         self._listeners: list[Callable[[], None]] = []
-        self._cache: dict[tuple[str, str, str, str, Address], Decision | Open] = {}
-        self._divided: dict[str, bool] = {}
+        self._cache = Bounded[tuple[str, str, str, str, Address], Decision | Open](MAX_CACHED)
+        self._divided = Bounded[str, bool](MAX_CACHED)
         self._rights = Rights()
         self._sets = PolicySets({})
         self._is_damaged = False
@@ -107,8 +108,6 @@ class LocalAuthorizer:
             # Whether an account is a service may still change while it does not exist.
             owner = owner_of(address.thing_id)
             if owner is None or self._account_type(owner) is not None:
-                if len(self._cache) >= MAX_CACHED:
-                    self._cache.clear()
                 self._cache[key] = found
         if found.__class__ is Decision:
             return found
@@ -198,7 +197,7 @@ class LocalAuthorizer:
         """Create or replace a custom role."""
         async with self._changing():
             if document.name not in self._rights.roles and len(self._rights.roles) >= MAX_ROLES:
-                raise QueueFull("this installation's list of roles", MAX_ROLES)
+                raise QueueFull("this installation", MAX_ROLES, "roles")
             await self._save(replace(self._rights, roles={**self._rights.roles, document.name: document.rights()}))
 
     async def remove_role(self, name: str) -> None:
@@ -222,7 +221,7 @@ class LocalAuthorizer:
             if not rule.by_admin:
                 self._check_owner(rule, standing, principal)
             if standing is None and len(self._rights.rules) >= MAX_RULES:
-                raise QueueFull("this installation's list of rules", MAX_RULES)
+                raise QueueFull("this installation", MAX_RULES, "rules")
             await self._save(replace(self._rights, rules={**self._rights.rules, rule.rule_id: rule}))
         return rule
 
@@ -263,7 +262,7 @@ class LocalAuthorizer:
         """An authorizer like this one, with these policy sets instead; it stores nothing. Raises Invalid."""
         trial = copy(self)
         trial._sets = PolicySets(documents)
-        trial._cache = {}
+        trial._cache = Bounded(MAX_CACHED)
         trial.problem = None
         return trial
 
@@ -309,8 +308,6 @@ class LocalAuthorizer:
                 (rule.kind is not None or rule.name is not None) and rule.thing.matches(thing_id)
                 for rule in self._rights.rules.values()
             )
-            if len(self._divided) >= MAX_CACHED:
-                self._divided.clear()
             self._divided[thing_id] = found
         return found
 
@@ -325,7 +322,7 @@ class LocalAuthorizer:
             raise Conflict(f"there is already a rule {rule.rule_id!r}")
         own = [kept for kept in self._rights.rules.values() if kept.set_by == principal.account]
         if standing is None and len(own) >= MAX_RULES_OF_OWNER:
-            raise QueueFull(f"account {principal.account!r}", MAX_RULES_OF_OWNER)
+            raise QueueFull(f"account {principal.account!r}", MAX_RULES_OF_OWNER, "rules")
 
     def _documents(self) -> dict[str, SetDocument]:
         """The sets a change starts from; while policies are broken, those that can be read."""

@@ -1,18 +1,19 @@
 """Custom roles and rules as documents: checked where they enter, printed as they were meant."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
 from authz.patterns import Pattern
 from authz.roles import BUILT_IN, LOOKING, OPERATING, Grant, RoleRights, Scope
 from authz.rules import Effect, Rule
 from things.addresses import Kind
-from things.errors import Invalid, Problem
-from things.identity import AccountType, Principal, Role, checked_account
+from things.errors import Invalid
+from things.identity import AccountType, Principal, Role
 from things.messages import JSONValue, Operation
+from things.names import checked_account
 
 ROLE_NAME = r"^[a-z][a-z0-9-]{0,31}$"
 RULE_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -183,21 +184,6 @@ def rule_document(rule: Rule) -> dict[str, JSONValue]:
         "byAdmin": rule.by_admin,
         "created": rule.created,
     }
-
-
-_D = TypeVar("_D", bound=BaseModel)
-
-
-def parsed(model: type[_D], document: object) -> _D:
-    """`document` as `model`; raises Invalid that names every problem."""
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        problems = [
-            Problem(pointer="".join(f"/{part}" for part in one["loc"]), detail=one["msg"].removeprefix("Value error, "))
-            for one in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
-        raise Invalid(f"{problems[0].pointer or '/'}: {problems[0].detail}", problems) from error
 
 
 def _pattern(text: Any) -> str:

@@ -8,9 +8,9 @@ from authz.roles import LOOKING, PUBLISHING, REGISTERING, owner_of
 from things.addresses import TWIN_PREFIX, Address
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
+from things.service_ids import ACCOUNTS, RIGHTS, RUNTIME
 
-_GUARDED = frozenset({"dtw:authn:admin", "dtw:authz:admin", "dtw:skep:admin"})
-_RIGHTS = "dtw:authz:admin"
+_GUARDED = frozenset({ACCOUNTS, RIGHTS, RUNTIME})
 
 
 def barrier(principal: Principal, operation: Operation, address: Address) -> str | None:
@@ -38,4 +38,4 @@ def is_guarded(thing_id: str) -> bool:
 
 def is_repair(principal: Principal, operation: Operation, address: Address) -> bool:
     """Whether this is an admin setting rights right, which policies cannot stop."""
-    return principal.role == Role.ADMIN and operation is Operation.MANAGE and address.thing_id == _RIGHTS
+    return principal.role == Role.ADMIN and operation is Operation.MANAGE and address.thing_id == RIGHTS

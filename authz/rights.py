@@ -11,12 +11,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from authz.documents import Document, RoleDocument, StoredRule, parsed, role_document, rule_document
+from authz.documents import Document, RoleDocument, StoredRule, role_document, rule_document
 from authz.files import PrivateFiles
 from authz.roles import RoleRights
 from authz.rules import Rule
 from things.errors import Invalid, StorageDamaged
 from things.jsontext import decode_unique, encode
+from things.parsing import parsed
 
 MAX_BYTES = 16 << 20
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from authz.authorizer import LocalAuthorizer
-from authz.documents import RoleDocument, RuleDocument, parsed, role_document, rule_document
+from authz.documents import RoleDocument, RuleDocument, role_document, rule_document
 from authz.explain import Explanation, explain
 from authz.policy.folder import plain
 from authz.policy.sets import set_document
@@ -16,10 +16,10 @@ from things.errors import Invalid, NotFound, UnknownAccount
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.methods import Input, Method, MethodService, Nothing
+from things.parsing import parsed
+from things.service_ids import OWN_RIGHTS, RIGHTS
 from things.times import parse_time, rfc3339
-
-ADMIN = "dtw:authz:admin"
-USER = "dtw:authz:user"
+from things.vocabulary import ServiceType
 
 MAX_TRIED = 1_000
 
@@ -60,14 +60,14 @@ class Question(Input):
     operation: _Name
     thing: Annotated[str, Field(max_length=256)] = ""
     name: _Name | None = None
-    kind: Kind | None = None
+    kind: Annotated[Kind, Field(strict=False)] | None = None
     role: _Name | None = None
-    type: AccountType | None = None
+    type: Annotated[AccountType, Field(strict=False)] | None = None
     at: _Name | None = None
     payload: JSONValue = None
     binding: Annotated[str, Field(max_length=64)] = ""
     source: Annotated[str, Field(max_length=64)] | None = None
-    thing_types: Annotated[tuple[_Name, ...], Field(max_length=100)] = ()
+    thing_types: Annotated[list[_Name], Field(default_factory=list, max_length=100)]
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     thing_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
@@ -102,9 +102,9 @@ class _SetVersion(Input):
 
 
 class _Try(Input):
-    policy_sets: Annotated[tuple[dict[str, JSONValue], ...], Field(max_length=100)] = ()
-    without: Annotated[tuple[_Name, ...], Field(max_length=100)] = ()
-    messages: Annotated[tuple[dict[str, JSONValue], ...], Field(min_length=1, max_length=MAX_TRIED)]
+    policy_sets: Annotated[list[dict[str, JSONValue]], Field(default_factory=list, max_length=100)]
+    without: Annotated[list[_Name], Field(default_factory=list, max_length=100)]
+    messages: Annotated[list[dict[str, JSONValue]], Field(min_length=1, max_length=MAX_TRIED)]
 
 
 class AuthzAdmin(MethodService):
@@ -123,24 +123,36 @@ class AuthzAdmin(MethodService):
         self._clock = clock
         self._record = record
         super().__init__(
-            ADMIN,
+            RIGHTS,
             Operation.MANAGE,
             [
                 Method(name="listRoles", title="List roles", input=Nothing, run=self._list_roles, safe=True),
                 Method(name="putRole", title="Create or replace a custom role", input=_OneRole, run=self._put_role),
-                Method(name="removeRole", title="Remove a custom role", input=_RoleName, run=self._remove_role),
+                Method(
+                    name="removeRole",
+                    title="Remove a custom role",
+                    input=_RoleName,
+                    run=self._remove_role,
+                    output=False,
+                ),
                 Method(name="listRules", title="List rules", input=Nothing, run=self._list_rules, safe=True),
                 Method(name="putRule", title="Create or replace a rule", input=_OneRule, run=self._put_rule),
-                Method(name="removeRule", title="Remove a rule", input=_RuleID, run=self._remove_rule),
+                Method(name="removeRule", title="Remove a rule", input=_RuleID, run=self._remove_rule, output=False),
                 Method(name="listPolicySets", title="List policy sets", input=Nothing, run=self._list_sets, safe=True),
                 Method(name="getPolicySet", title="Read a policy set", input=_SetVersion, run=self._get_set, safe=True),
                 Method(name="putPolicySet", title="Activate a policy set", input=_OneSet, run=self._put_set),
-                Method(name="removePolicySet", title="Deactivate a policy set", input=_SetID, run=self._remove_set),
+                Method(
+                    name="removePolicySet",
+                    title="Deactivate a policy set",
+                    input=_SetID,
+                    run=self._remove_set,
+                    output=False,
+                ),
                 Method(name="tryPolicies", title="Try policies on messages", input=_Try, run=self._try, safe=True),
                 Method(name="reload", title="Read policy files again", input=Nothing, run=self._reload),
                 Method(name="explain", title="Explain a decision", input=Question, run=self._explain, safe=True),
             ],
-            type_="skep:RightsAdministration",
+            type_=ServiceType.RIGHTS_ADMINISTRATION,
             title="Rights",
             description="Roles, rules and policies of this installation.",
         )
@@ -259,15 +271,17 @@ class AuthzUser(MethodService):
         self._clock = clock
         self._record = record
         super().__init__(
-            USER,
+            OWN_RIGHTS,
             Operation.READ,
             [
                 Method(name="listRules", title="List one's rules", input=Nothing, run=self._list_rules, safe=True),
                 Method(name="putRule", title="Set a rule about one's own Things", input=_OneRule, run=self._put_rule),
-                Method(name="removeRule", title="Remove one's rule", input=_RuleID, run=self._remove_rule),
+                Method(
+                    name="removeRule", title="Remove one's rule", input=_RuleID, run=self._remove_rule, output=False
+                ),
                 Method(name="explain", title="Explain what one may do", input=Question, run=self._explain, safe=True),
             ],
-            type_="skep:OwnRights",
+            type_=ServiceType.OWN_RIGHTS,
             title="My rights",
             description="What the caller may do, and rules about the caller's own Things.",
         )
@@ -302,7 +316,7 @@ def answered(authorizer: LocalAuthorizer, principal: Principal, question: Questi
         payload=question.payload,
         binding=question.binding,
         source=question.source,
-        thing_types=question.thing_types or authorizer.types_of(question.thing),
+        thing_types=tuple(question.thing_types) or authorizer.types_of(question.thing),
         counters={"account": question.rate, "thing": question.thing_rate},
     )
     return explain(authorizer, principal, operation, Address(question.thing, kind, question.name), context)

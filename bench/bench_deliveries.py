@@ -28,9 +28,9 @@ import uvloop
 
 from bench.bench_ledger import plain, requests
 from bench.mqtt.servers import running as engine_running
-from runtime.app import keep_what_start_made, started
+from gateway.app import keep_what_start_made, started
+from gateway.config import Config
 from runtime.clocks import wall_clock
-from runtime.config import Config
 from tests.support import PUMP, Account
 from tests.trials.process import AT_ONCE, RuntimeProcess, furnished, runtime_process
 from things.identity import AccountType, Principal, Role
@@ -48,7 +48,7 @@ TRIP_S = 30.0
 
 
 async def accepted_per_s(home: Path, count: int) -> float:
-    """Queued actions through router, middleware, ledger and deliveries; their agent is away."""
+    """Queued actions through router, checks, ledger and deliveries; their agent is away."""
     await furnished(home, {"works": "agent"}, {"dtw:works:pump-1": PUMP})
     config = Config.of({"limits": {"messages_per_second": 1e9, "message_burst": 1e9}})
     config = config.with_listeners(http="off", https="off", mqtt="off", mqtts="off")

@@ -28,8 +28,8 @@ from starlette.routing import Route
 
 from bench.bench_http import rate_of as answered_per_s
 from bench.bench_http import written
-from runtime.app import Running, started
-from runtime.config import Config
+from gateway.app import Running, started
+from gateway.config import Config
 from things.addresses import Kind
 from things.identity import AccountType, Role
 from things.records import Value
@@ -78,7 +78,7 @@ def say(what: str, figure: str) -> None:
 
 
 async def write_all(running: Running, count: int) -> None:
-    directory = running.rooms.twin.directory
+    directory = running.stores.twin.directory
     tds = [td_of(number) for number in range(count)]
     text_kib = sum(len(td.text) for td in tds) / 1024
     before, began = resident_kib(), perf_counter()
@@ -113,7 +113,7 @@ def publish_values(running: Running, count: int) -> None:
     """A temperature of every Thing, as its agent's publishing leaves it."""
     for number in range(count):
         value = Value(value=number / 100, payload=b"", created=1, received=1, row_id=number + 1)
-        running.rooms.twin.values.put(thing_id(number), Kind.PROPERTY, "temperature", value)
+        running.stores.twin.values.put(thing_id(number), Kind.PROPERTY, "temperature", value)
 
 
 async def best_ms(work: Callable[[], Awaitable[object]], rounds: int = 7) -> tuple[float, float]:
@@ -182,7 +182,7 @@ async def main(count: int) -> None:
     with tempfile.TemporaryDirectory() as home:
         async with started(Path(home), config) as running:
             assert running.http is not None
-            administration = running.rooms.authenticator.administration
+            administration = running.stores.authenticator.administration
             _, token = await administration.add("bench", AccountType.CONSUMER, Role.VIEWER, by="bench")
             headers = {"Authorization": f"Bearer {token}"}
             for number in range(AGENTS):

@@ -69,7 +69,7 @@ async def journey(home: Path, ready: dict[str, Any], rounds: int, readings: int)
         thing = consumer.thing("dtw:bench:thing")
 
         async def invoked(number: int) -> None:
-            requested = await thing.invoke("echo", number, wait=10)
+            requested = await thing.invoke("echo", number, wait_s=10)
             assert requested.output == number
 
         read = told("read a value (HTTPS)", await measured(rounds, lambda _: thing.read("value")))

@@ -133,7 +133,6 @@ async def with_pending(pending: int) -> None:
                 ("due", lambda: twin.ledger.due(T0 + 100, limit=100)),
                 ("waiting", lambda: twin.ledger.waiting("agent-7", limit=100)),
                 ("unanswered", lambda: twin.ledger.unanswered("agent-7", limit=100)),
-                ("agents_waiting", twin.ledger.agents_waiting),
                 ("inbox", lambda: twin.ledger.inbox("caller-3", after=twin.ledger.last_seq - 1_000, limit=100)),
                 ("waiting_counts (at start)", twin.ledger.waiting_counts),
             ):

@@ -19,8 +19,8 @@ import psutil
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
-from runtime.app import started
-from runtime.config import Config
+from gateway.app import started
+from gateway.config import Config
 
 NODE = "domain://msg-node.localhost"
 WINDOW = 50

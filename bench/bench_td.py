@@ -61,7 +61,7 @@ def main() -> None:
     document = json.loads(text)
     td = ThingDescription.parse(text)
     security = TwinSecurity(definitions={"bearer": {"scheme": "bearer"}}, names=["bearer"])
-    twin = TwinID("plant", "pump-1")
+    twin = TwinID.of("plant", "pump-1")
     tree = parse_filter("online and flow > 30 or title ~ 'boiler'")
     values: dict[Field, JSONValue] = {}
 

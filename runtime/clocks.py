@@ -1,7 +1,7 @@
 """Time and ids of one runtime.
 
 Stamps come from the wall clock. What expires is measured on a steady clock that starts at wall time, or goes on where
-the last run left it (`runtime.timekeeping`), and never jumps: setting the clock of a gateway neither expires a queue at
+the last run left it (`gateway.timekeeping`), and never jumps: setting the clock of a gateway neither expires a queue at
 once nor keeps it for ever.
 """
 

@@ -1,29 +1,26 @@
 """The runtime put together from its parts and given stores: what protocol bindings see as their sink.
 
-This module wires; it holds no rule of its own. Which concrete rooms are used is decided in `runtime.app`.
+This module wires; it holds no rule of its own. Which concrete stores are used is decided in `gateway`.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anyio.abc import TaskStatus
 
+from runtime.admission.checks import DescriptionCheck, RateCheck, RightsCheck
+from runtime.admission.confirmations import Confirmations
+from runtime.admission.rate import Rates
+from runtime.admission.router import Router
+from runtime.admission.trace import Trace
+from runtime.admission.verdicts import Verdicts
 from runtime.background import Background
-from runtime.calls import Call, Calls
-from runtime.config import Config
-from runtime.confirmations import Confirmations
-from runtime.deliveries import Deliveries
-from runtime.expiry import Expiry
-from runtime.handlers.descriptions import Descriptions
-from runtime.handlers.requests import RequestLimits, Requests, Waiting
-from runtime.handlers.rpc import RPC
-from runtime.handlers.telemetry import Assess, Telemetry
 from runtime.metrics import Metrics
-from runtime.middleware import Authorize, Rate, Trace, Validate
-from runtime.offers import Order
 from runtime.ports import (
+    Audit,
     Authenticator,
     Authorizer,
     BatchResult,
@@ -36,13 +33,20 @@ from runtime.ports import (
     Session,
     ValueStore,
 )
-from runtime.presence import Presence, Seen
-from runtime.rate import rates_of
-from runtime.replies import Replies
-from runtime.router import Router
-from runtime.services import Services
-from runtime.sessions import LiveSessions, Watch
-from runtime.verdicts import Verdicts
+from runtime.publications.descriptions import Descriptions
+from runtime.publications.presence import Presence, Seen
+from runtime.publications.sessions import Describe, LiveSessions, Watch
+from runtime.publications.telemetry import Assess, Telemetry
+from runtime.requests.calls import Call, Calls
+from runtime.requests.deliveries import Deliveries
+from runtime.requests.expiry import Expiry
+from runtime.requests.handler import Requests, Waiting
+from runtime.requests.reachable_agents import Order
+from runtime.requests.replies import Replies
+from runtime.requests.rpc import RPC
+from runtime.requests.standing import Standing
+from runtime.services.registry import Services
+from runtime.settings import Settings
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus
 from things.identity import Principal
@@ -58,7 +62,7 @@ _ORDERS = frozenset(Order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stores:
+class Storage:
     """Where the runtime keeps what it acknowledges."""
 
     directory: Directory
@@ -82,20 +86,18 @@ class Runtime:
     def __init__(
         self,
         *,
-        config: Config,
-        stores: Stores,
+        settings: Settings,
+        storage: Storage,
         authenticator: Authenticator,
         authorizer: Authorizer,
         clocks: Clocks,
-        describe: Callable[[str, Principal], Publication | None],
-        assess: Assess = lambda reading, message, entry: 0,
-        presence_recorded: Callable[[str, Seen], None] = lambda agent, seen: None,
-        request_accepted: Callable[[LedgerRow, Message], None] = lambda row, message: None,
-        call_accepted: Callable[[Message], None] = lambda message: None,
-        message_confirmed: Callable[[Message, str], None] = lambda message, rule: None,
+        describe: Describe,
+        audit: Audit,
+        assess: Assess,
+        record_presence: Callable[[str, Seen], None],
     ) -> None:
-        self._config = config
-        self._stores = stores
+        self._settings = settings
+        self._storage = storage
         self._authenticator = authenticator
         self._clocks = clocks
         self.clock = clocks.now
@@ -106,20 +108,28 @@ class Runtime:
         self.services = Services()
         self.sessions = LiveSessions(
             authorizer=authorizer,
-            directory=stores.directory,
-            values=stores.values,
-            ledger=stores.ledger,
+            directory=storage.directory,
+            values=storage.values,
+            ledger=storage.ledger,
             describe=describe,
             start=self.start,
             metrics=self.metrics,
-            max_per_account=config.limits.max_sessions_per_account,
-            max_subscriptions=config.limits.max_subscriptions_per_session,
+            max_per_account=settings.max_sessions_per_account,
+            max_subscriptions=settings.max_subscriptions_per_session,
         )
         self.presence = Presence(
-            directory=stores.directory, publish=self.publish, clock=clocks.now, recorded=presence_recorded
+            directory=storage.directory, publish=self.publish, clock=clocks.now, recorded=record_presence
+        )
+        self._rates = Rates(clock=clocks.steady, budget=self._settings.budget, by_role=self._settings.role_budgets)
+        standing = Standing(
+            authenticator=authenticator,
+            authorizer=authorizer,
+            directory=storage.directory,
+            rates=self._rates,
+            clock=clocks.now,
         )
         self.deliveries = Deliveries(
-            ledger=stores.ledger,
+            ledger=storage.ledger,
             sessions=self.sessions,
             clock=clocks.steady,
             start=self.start,
@@ -127,6 +137,7 @@ class Runtime:
             settled=self._settled,
             due_changed=self._due_changed,
             metrics=self.metrics,
+            permits=standing.permits,
         )
         self.sessions.watch = Watch(
             reachable=self._reachable, unreachable=self._unreachable, drained=self.deliveries.drained
@@ -134,60 +145,53 @@ class Runtime:
         self._calls = Calls(self._call_ended, clocks.now)
         self._replies = Replies(self._known)
         self._expiry = Expiry(
-            ledger=stores.ledger,
+            ledger=storage.ledger,
             deliveries=self.deliveries,
             steady=clocks.steady,
-            keep_s=config.requests.keep_s,
+            keep_s=settings.keep_requests_s,
         )
         self._requests = Requests(
-            ledger=stores.ledger,
+            ledger=storage.ledger,
             deliveries=self.deliveries,
             calls=self._calls,
-            directory=stores.directory,
+            directory=storage.directory,
             authorizer=authorizer,
             clock=clocks.steady,
             new_id=clocks.new_id,
             due_changed=self._due_changed,
-            limits=RequestLimits(
-                expires_s=config.requests.expires_s,
-                deadline_s=config.requests.deadline_s,
-                max_waiting_per_agent=config.requests.max_waiting_per_agent,
-                max_waiting_per_caller=config.requests.max_waiting_per_caller,
-            ),
-            accepted=request_accepted,
+            limits=settings.requests,
+            audit=audit,
         )
         self._telemetry = Telemetry(
-            directory=stores.directory,
-            values=stores.values,
-            history=stores.history,
+            directory=storage.directory,
+            values=storage.values,
+            history=storage.history,
             publish=self.sessions.publish,
             assess=assess,
             metrics=self.metrics,
-            resend_unchanged=config.limits.resend_unchanged,
-            is_durable=config.history.durable,
+            resend_unchanged=settings.resend_unchanged,
+            is_durable=settings.is_durable,
         )
-        stores.history.on_lost(self._telemetry.lost)
-        self._confirmations = Confirmations(clocks.steady, message_confirmed)
-        self._router = self._routed(authorizer, call_accepted)
-        self._verdicts = Verdicts(self._router, authorizer, stores.directory)
+        storage.history.on_lost(self._telemetry.lost)
+        self._confirmations = Confirmations(clocks.steady, audit)
+        self._router = self._routed(authorizer, audit)
+        self._verdicts = Verdicts(self._router, authorizer, storage.directory)
 
-    def _routed(self, authorizer: Authorizer, call_accepted: Callable[[Message], None]) -> Router:
-        stores, clocks = self._stores, self._clocks
+    def _routed(self, authorizer: Authorizer, audit: Audit) -> Router:
+        storage, clocks = self._storage, self._clocks
         descriptions = Descriptions(
-            directory=stores.directory, values=stores.values, publish=self.publish, clock=clocks.now
+            directory=storage.directory, values=storage.values, publish=self.publish, clock=clocks.now
         )
         rpc = RPC(
             services=self.services,
-            directory=stores.directory,
+            directory=storage.directory,
             deliveries=self.deliveries,
             calls=self._calls,
             clock=clocks.now,
             new_id=clocks.new_id,
-            deadline_s=self._config.requests.rpc_deadline_s,
-            accepted=call_accepted,
+            deadline_s=self._settings.rpc_deadline_s,
+            audit=audit,
         )
-        rates = rates_of(self._config, clocks.steady)
-
         called, request = self._background.finished(rpc), self._background.begun(self._requests.request)
 
         def invoke(message: Message) -> Awaitable[DeliveryStatus]:
@@ -206,23 +210,23 @@ class Runtime:
                 Operation.CANCEL: self._background.finished(self._requests.cancel),
             },
             [
-                Trace(self.metrics),
-                Rate(rates),
-                Authorize(
+                RateCheck(self._rates),
+                RightsCheck(
                     authorizer=authorizer,
-                    directory=stores.directory,
+                    directory=storage.directory,
                     services=self.services,
                     clock=clocks.now,
-                    rates=rates,
+                    rates=self._rates,
                     confirm=self._confirmations.require,
                 ),
-                Validate(stores.directory),
+                DescriptionCheck(storage.directory),
             ],
+            Trace(self.metrics),
         )
 
-    def carry(self, operation: Operation, handler: Handler) -> None:
-        """Let a binding handle an operation of its own (`send`), behind the same middleware as everything else."""
-        self._router.carry(operation, handler)
+    def add_handler(self, operation: Operation, handler: Handler) -> None:
+        """Let a binding handle an operation of its own (`send`), behind the same checks as everything else."""
+        self._router.add_handler(operation, handler)
 
     # ------------------------------------------------------------ what bindings are given
 
@@ -233,18 +237,23 @@ class Runtime:
     async def handle(self, message: Message) -> DeliveryStatus:
         return await self._router(message)
 
-    def judge(self, message: Message) -> None:
-        self._router.judge(message)
+    def check(self, message: Message) -> None:
+        self._router.check(message)
 
-    def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
-        entry = self._verdicts.judge(message)
-        return self._telemetry.store(message, entry, then)
+    def store(self, message: Message) -> "asyncio.Future[Any] | None":
+        return self._telemetry.store(message, self._verdicts.check(message))
+
+    def charge(self, principal: Principal, messages: float) -> None:
+        self._rates.charge(principal, messages)
+
+    def owed_s(self, principal: Principal) -> float:
+        return self._rates.owed_s(principal)
 
     async def final(self, request_id: str, wait_s: float) -> DeliveryStatus | None:
         return await self._replies.final(request_id, min(wait_s, MAX_WAIT_S))
 
     async def batch(self, messages: Sequence[Message]) -> BatchResult:
-        return await self._telemetry.batch(messages, self._verdicts.judge)
+        return await self._telemetry.batch(messages, self._verdicts.check)
 
     async def call(
         self,
@@ -274,12 +283,12 @@ class Runtime:
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         """Run the clocks until cancelled; reports started when what the last run left is taken up again."""
-        by_agent, by_caller = await self._stores.ledger.waiting_counts()
+        by_agent, by_caller = await self._storage.ledger.waiting_counts()
         async with self._background.running() as tasks:
             returned = await self.deliveries.recover()
             if returned:
                 log.info("requests taken up again", extra={"count": returned})
-                by_agent, by_caller = await self._stores.ledger.waiting_counts()
+                by_agent, by_caller = await self._storage.ledger.waiting_counts()
             self._requests.waiting = Waiting(dict(by_agent), dict(by_caller))
             tasks.create_task(self._expiry.serve())
             tasks.create_task(self._expiry.purge())
@@ -328,14 +337,14 @@ class Runtime:
         self._expiry.due_changed(at)
 
     def _order_of(self, thing_id: str) -> Order:
-        entry = self._stores.directory.get(thing_id)
+        entry = self._storage.directory.get(thing_id)
         own = entry.td.document.get("skep:order") if entry else None
-        return Order(own if own in _ORDERS else self._config.requests.order)
+        return Order(own if own in _ORDERS else self._settings.order)
 
     def _settled(self, row: LedgerRow) -> None:
         status = row.status()
         self._requests.settled(row)
-        self.sessions.report(row.caller, status)
+        self.sessions.report(row)
         if status.is_final:
             self._replies.resolve(status)
         if row.operation is Operation.INVOKE_ACTION and self.sessions.is_watched(row.thing_id, Kind.ACTION, row.name):
@@ -370,5 +379,5 @@ class Runtime:
         ended = self._calls.final(request_id)
         if ended is not None:
             return ended
-        row = await self._stores.ledger.get(request_id)
+        row = await self._storage.ledger.get(request_id)
         return row.status() if row else None

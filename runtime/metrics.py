@@ -20,6 +20,8 @@ class Metrics:
     """Ledger transitions by state reached."""
     delivered: int = 0
     """Publications handed to sessions."""
+    dropped: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Deliveries given up, by binding, kind and reason."""
     duplicates: int = 0
     lost_undurable: int = 0
     """Publications without guarantee that could not be stored."""
@@ -58,6 +60,15 @@ class Metrics:
             [(f'{{state="{state}"}}', count) for state, count in sorted(self.requests.items())],
         )
         family("skep_delivered_total", "counter", "Publications handed to sessions.", [("", self.delivered)])
+        family(
+            "skep_dropped_total",
+            "counter",
+            "Deliveries given up on their way to a client, by binding, kind and reason.",
+            [
+                (f'{{binding="{binding}",kind="{kind}",reason="{reason}"}}', count)
+                for (binding, kind, reason), count in sorted(self.dropped.items())
+            ],
+        )
         family("skep_duplicates_total", "counter", "Publications recognised as repeated.", [("", self.duplicates)])
         family(
             "skep_lost_undurable_total",
@@ -66,3 +77,8 @@ class Metrics:
             [("", self.lost_undurable)],
         )
         return "\n".join(lines) + "\n"
+
+
+def samples(*found: tuple[str, str, str, float]) -> str:
+    """Metrics without labels: name, kind, text and value of each."""
+    return "".join(f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, text, value in found)

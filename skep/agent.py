@@ -1,7 +1,7 @@
 """An agent: the program that speaks for Things, over MQTT.
 
 It keeps one connection up (jittered back-off between attempts), announces its Thing Descriptions at each connect, says
-what is in `skep.outgoing` and hands what it is asked to `skep.work`.
+what is in `skep.outgoing` and hands what it is asked to `skep.running_requests`.
 """
 
 import asyncio
@@ -9,29 +9,31 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 from anyio.abc import TaskGroup
 from pydantic import JsonValue
 
 from skep.backoff import Backoff
-from skep.handling import ActionHandler
+from skep.exposed import Exposed
+from skep.handlers import ActionHandler
 from skep.memory import FileMemory, RequestMemory
 from skep.mqtt_client import Incoming, MQTTConnection, MQTTVersion, VersionRefused
 from skep.outbox import Signal
-from skep.outgoing import MAX_OUTBOX_ITEMS, Outgoing, Problem
+from skep.outgoing import MAX_OUTBOX_ITEMS, Outgoing, Problem, is_temporary
+from skep.running_requests import Work
 from skep.tls import client_context
-from skep.work import Work
-from things.addresses import checked_thing, decode_segment
-from things.errors import Forbidden, SkepError, TimedOut, Unauthenticated, Unavailable
-from things.identity import checked_account
-from things.jsontext import decode, encode
+from skep.urls import split_url
+from things.addresses import Kind, decode_segment
+from things.errors import BadAddress, SkepError, TimedOut, Unauthenticated, Unavailable
+from things.jsontext import decode
 from things.messages import JSONValue, Operation
-from things.td import ThingDescription
+from things.names import checked_account
+from things.times import from_datetime
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class Agent:
         async with agent:
             await agent.publish("pump-1", "flow", 12.5)
 
+    Making one raises BadAddress for a `url` or `account` that cannot be one.
     Entering waits for the first attempt: refused credentials raise Unauthenticated; a runtime that cannot be reached
     does not, the agent goes on trying and keeps what it has to say. `mqtt_version` None asks for MQTT 5 and falls back
     to 3.1.1 where the server does not speak it. `memory` names a file in which requests are remembered across the end
@@ -79,19 +82,19 @@ class Agent:
         memory: str | Path | None = None,
         on_problem: Callable[[Problem], None] | None = None,
     ) -> None:
-        parts = urlsplit(url)
+        parts, port = split_url(url)
         if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname:
-            raise Unavailable(f"{url!r} is not an MQTT address; expected mqtts://HOST:PORT or mqtt://HOST:PORT")
+            raise BadAddress(f"{url!r} is not an MQTT address; expected mqtts://HOST:PORT or mqtt://HOST:PORT")
         self.account = checked_account(account)
         self._host = parts.hostname
-        self._port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
+        self._port = port or (8883 if parts.scheme == "mqtts" else 1883)
         self._tls = client_context(ca) if parts.scheme == "mqtts" else None
         self._secret = secret
         self._client_id = client_id or f"{account}-{uuid.uuid4().hex[:12]}"
         self._wanted_version, self._version = mqtt_version, mqtt_version or MQTTVersion.V5
         self._connect_timeout_s = connect_timeout_s
         self._on_problem = on_problem
-        self._tds: dict[str, ThingDescription] = {}
+        self._exposed = Exposed()
         self._unsaid_tds: set[str] = set()
         self._signal = Signal()
         self._outgoing = Outgoing(self.account, self._signal, max_items=max_outbox_items, problem=self._problem)
@@ -107,20 +110,21 @@ class Agent:
     # ------------------------------------------------------------ what it speaks for
 
     def expose(self, thing: str, td: Mapping[str, Any] | str | bytes) -> None:
-        """Speak for a Thing from now on; its description is announced at each connect. Raises TDInvalid."""
-        text = td if isinstance(td, str | bytes) else encode(dict(td))
-        self._tds[checked_thing(thing)] = ThingDescription.parse(text, agent=True)
+        """Speak for a Thing from now on; its description is announced at each connect. Raises TDInvalid, BadAddress."""
+        self._exposed.add(thing, td)
         self._unsaid_tds.add(thing)
         self._signal.notify()
 
     def withdraw(self, thing: str) -> None:
         """Stop speaking for a Thing: its twin is removed."""
-        self._tds.pop(thing, None)
-        self._unsaid_tds.add(checked_thing(thing))
+        self._exposed.remove(thing)
+        self._unsaid_tds.add(thing)
         self._signal.notify()
 
     def action(self, thing: str, name: str) -> Callable[[ActionHandler], ActionHandler]:
-        """Declare the handler of an action; RPC calls of that name come to it too."""
+        """Declare the handler of an action; RPC calls of that name come to it too. Raises UnknownThing unless the Thing
+        is exposed by now, UnknownName if its description has no such action."""
+        self._exposed.check_handled(Kind.ACTION, thing, name)
 
         def declared(handler: ActionHandler) -> ActionHandler:
             self._work.declare(Operation.INVOKE_ACTION, thing, name, handler)
@@ -130,7 +134,9 @@ class Agent:
         return declared
 
     def write(self, thing: str, name: str) -> Callable[[ActionHandler], ActionHandler]:
-        """Declare the handler of writes to a property. The twin changes when the agent publishes the new value."""
+        """Declare the handler of writes to a property. The twin changes when the agent publishes the new value. Raises
+        UnknownThing, UnknownName, or Invalid for a property that is read-only."""
+        self._exposed.check_handled(Kind.PROPERTY, thing, name)
 
         def declared(handler: ActionHandler) -> ActionHandler:
             self._work.declare(Operation.WRITE_PROPERTY, thing, name, handler)
@@ -140,13 +146,35 @@ class Agent:
 
     # ------------------------------------------------------------ what it says
 
-    async def publish(self, thing: str, name: str, value: JsonValue, *, created: int | None = None) -> None:
-        """Publish a property value; kept until the runtime has it. `created` is µs UTC, default now. Waits for room
-        while connected; while offline the oldest reading is dropped and counted when the outbox is full."""
+    async def publish(
+        self,
+        thing: str,
+        name: str,
+        value: JsonValue,
+        *,
+        created: datetime | None = None,
+        undeclared: bool = False,
+    ) -> None:
+        """Publish a property value; kept until the runtime has it. `created` is when it was so, default now. Waits for
+        room while connected; while offline the oldest reading is dropped and counted when the outbox is full.
+
+        Raises what the Thing's own description rules out: UnknownThing, UnknownName, Invalid (of another type than
+        declared, or no JSON); TooLarge. `undeclared` lets a name pass that the description lacks: the runtime stores
+        such values with a flag."""
+        self._exposed.check_published(Kind.PROPERTY, thing, name, value, undeclared=undeclared)
         await self._put(Operation.PUBLISH_PROPERTY, thing, name, value, created)
 
-    async def event(self, thing: str, name: str, data: JsonValue = None, *, created: int | None = None) -> None:
+    async def event(
+        self,
+        thing: str,
+        name: str,
+        data: JsonValue = None,
+        *,
+        created: datetime | None = None,
+        undeclared: bool = False,
+    ) -> None:
         """Publish an event; like `publish`."""
+        self._exposed.check_published(Kind.EVENT, thing, name, data, undeclared=undeclared)
         await self._put(Operation.PUBLISH_EVENT, thing, name, data, created)
 
     async def flush(self, timeout_s: float = 30.0) -> None:
@@ -264,7 +292,7 @@ class Agent:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._receive, connection)
                 await connection.subscribe(f"{inbox}/refused", f"{inbox}/batch")
-                self._unsaid_tds.update(self._tds)
+                self._unsaid_tds.update(self._exposed)
                 await self._say_tds(connection)
                 # Requests flow from here on, so the Things must be known by now.
                 await connection.subscribe(*(f"{inbox}/{kind}/#" for kind in ("action", "rpc", "property", "cancel")))
@@ -282,18 +310,24 @@ class Agent:
 
     # ------------------------------------------------------------ sending
 
-    async def _put(self, operation: Operation, thing: str, name: str, data: JsonValue, created: int | None) -> None:
+    async def _put(
+        self, operation: Operation, thing: str, name: str, data: JsonValue, created: datetime | None
+    ) -> None:
+        at = None if created is None else from_datetime(created)
         while self._up.is_set() and self._outgoing.readings.is_full:
             await self._signal.wait()
-        self._outgoing.put(operation, thing, name, data, created)
+        self._outgoing.put(operation, thing, name, data, at)
 
     async def _say_tds(self, connection: MQTTConnection) -> None:
         for thing in sorted(self._unsaid_tds):
             try:
-                td = self._tds.get(thing)
+                td = self._exposed.get(thing)
                 await connection.publish(f"agents/{self.account}/td/{thing}", td.text if td is not None else b"")
-            except Forbidden as error:
-                self._problem(Problem(subject=f"td/{thing}", code=error.code, detail=error.detail))
+            except SkepError as error:
+                if is_temporary(error):
+                    raise
+                # Announced again, it would be refused again.
+                self._problem(Problem(thing=thing, code=error.code, detail=error.detail, subject=f"td/{thing}"))
             self._unsaid_tds.discard(thing)
         self._signal.notify()
 
@@ -337,17 +371,30 @@ class Agent:
         """Whether doing it twice is the same as doing it once."""
         if operation is not Operation.INVOKE_ACTION:
             return operation is Operation.WRITE_PROPERTY
-        td = self._tds.get(thing)
+        td = self._exposed.get(thing)
         action = td.document.get("actions", {}).get(name) if td is not None else None
         return isinstance(action, dict) and action.get("idempotent") is True
 
     def _refused(self, problem: JSONValue) -> None:
         if isinstance(problem, dict):
             subject = next((str(problem[key]) for key in ("topic", "messageID", "callerRef") if problem.get(key)), "")
-            detail = str(problem.get("detail", ""))
-            self._problem(Problem(subject=subject, code=str(problem.get("code", "invalid")), detail=detail))
+            code, detail = str(problem.get("code", "invalid")), str(problem.get("detail", ""))
+            # The Thing stands in the topics of descriptions, and of values and events published one by one.
+            thing, name = _named(subject)
+            self._problem(Problem(thing=thing, name=name, code=code, detail=detail, subject=subject))
 
     def _problem(self, problem: Problem) -> None:
-        log.warning("refused: %s %s %s", problem.subject, problem.code, problem.detail, extra={"agent": self.account})
+        log.warning("refused by the runtime: %s", problem, extra={"agent": self.account})
         if self._on_problem is not None:
             self._on_problem(problem)
+
+
+def _named(topic: str) -> tuple[str, str]:
+    """Thing and name of a topic on which agents publish; empty where it has none."""
+    match topic.split("/"):
+        case ["agents", _, "td" | "properties", thing]:
+            return thing, ""
+        case ["agents", _, "event" | "property", thing, name]:
+            return thing, decode_segment(name)
+        case _:
+            return "", ""

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -23,11 +24,11 @@ from skep.thing import Thing
 from things.addresses import encode_segment
 from things.delivery import State
 from things.errors import SkepError, Unavailable
-from things.identity import RESERVED_ACCOUNTS
 from things.jsontext import decode, encode
+from things.names import checked_name
+from things.service_ids import DIRECTORY, REQUESTS, is_service
+from things.times import from_datetime, parse_time, rfc3339, to_datetime
 
-DIRECTORY = "dtw:directory:things"
-REQUESTS = "dtw:skep:requests"
 THINGS_A_PAGE = 100
 REQUESTS_A_PAGE = 100
 CONFIRMATION = "X-Confirmation"
@@ -37,13 +38,13 @@ MAX_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One event or property value, as it reached the runtime. `created` is RFC 3339 text."""
+    """One event or property value, as it reached the runtime; `created` is when it was so."""
 
     thing_id: str
     kind: str
     name: str
     value: JsonValue
-    created: str
+    created: datetime
     id: str = ""
     """Where a stream resumes after this change."""
 
@@ -58,7 +59,8 @@ class Consumer:
             async for change in consumer.watch("dtw:pumps:*"):
                 print(change.name, change.value)
 
-    Credentials: `login=(account, password)` or `token`; on a runtime's control socket (`socket=`) neither is needed.
+    Making one raises BadAddress for a `url` that cannot be one. Credentials: `login=(account, password)` or `token`; on
+    a runtime's control socket (`socket=`) neither is needed.
     """
 
     def __init__(
@@ -85,14 +87,24 @@ class Consumer:
 
     # ------------------------------------------------------------ Things
 
-    async def things(self, *, services: bool = False, **filters: str) -> list[Thing]:
-        """Every Thing this account may see, in order of ids; filters are agent, type, text (in the title) and
-        filter (`online and temperature > 30`).
+    async def things(
+        self,
+        *,
+        services: bool = False,
+        agent: str | None = None,
+        type: str | None = None,
+        text: str | None = None,
+        filter: str | None = None,
+    ) -> list[Thing]:
+        """Every Thing this account may see, in order of ids: of one `agent`, of one `@type`, with a `text` in the
+        title, for which a `filter` holds (`online and temperature > 30`).
 
         The runtime's own services are Things too, and left out unless `services` asks for them.
         """
         found: list[Thing] = []
-        query: dict[str, JsonValue] = {**filters, "limit": THINGS_A_PAGE}
+        given = {"agent": agent, "type": type, "text": text, "filter": filter}
+        query: dict[str, JsonValue] = {name: value for name, value in given.items() if value is not None}
+        query["limit"] = THINGS_A_PAGE
         while True:
             page = await self.call(DIRECTORY, "listTDs", query)
             items, cursor = (page.get("items"), page.get("cursor")) if isinstance(page, dict) else (None, None)
@@ -133,7 +145,7 @@ class Consumer:
                     kind=str(document.get("kind", event.event)),
                     name=str(document.get("name", "")),
                     value=document.get("value"),
-                    created=str(document.get("created", "")),
+                    created=to_datetime(parse_time(str(document.get("created")))),
                     id=event.id,
                 )
                 if any(pattern.matches(change.thing_id, change.kind, change.name) for pattern in wanted):
@@ -147,20 +159,20 @@ class Consumer:
         action: str,
         data: JsonValue = None,
         *,
-        wait: float = 0.0,
-        expires: float | None = None,
+        wait_s: float = 0.0,
+        expires_s: float | None = None,
         reference: str | None = None,
         confirmation: str | None = None,
     ) -> Requested:
-        """Ask a Thing to act. `wait` seconds for the final status, 0 returns at the first one.
+        """Ask a Thing to act. `wait_s` seconds for the final status, 0 returns at the first one.
 
-        `expires` shortens how long it may wait for an absent agent. `reference` makes a repeated call the same
+        `expires_s` shortens how long it may wait for an absent agent. `reference` makes a repeated call the same
         request. A request that was refused outright raises; one that ends unsuccessfully tells so by its status.
         ConfirmationRequired is raised where a policy wants a confirmation: repeat the call with its `token`.
         """
-        path = f"/things/{encode_segment(thing_id)}/actions/{encode_segment(action)}"
+        path = f"/things/{encode_segment(thing_id)}/actions/{encode_segment(checked_name(action))}"
         return await self._request(
-            "POST", path, data, wait=wait, expires=expires, reference=reference, confirmation=confirmation
+            "POST", path, data, wait_s=wait_s, expires_s=expires_s, reference=reference, confirmation=confirmation
         )
 
     async def write(
@@ -169,19 +181,19 @@ class Consumer:
         name: str,
         value: JsonValue,
         *,
-        wait: float = 5.0,
-        expires: float | None = None,
+        wait_s: float = 5.0,
+        expires_s: float | None = None,
         reference: str | None = None,
         confirmation: str | None = None,
     ) -> Requested:
         """Ask a Thing to take a new value of a property; like `invoke`."""
-        path = f"/things/{encode_segment(thing_id)}/properties/{encode_segment(name)}"
+        path = f"/things/{encode_segment(thing_id)}/properties/{encode_segment(checked_name(name))}"
         return await self._request(
             "PUT",
             path,
             value,
-            wait=wait,
-            expires=expires,
+            wait_s=wait_s,
+            expires_s=expires_s,
             reference=reference,
             confirmation=confirmation,
             has_data=True,
@@ -197,7 +209,7 @@ class Consumer:
         confirmation: str | None = None,
     ) -> JsonValue:
         """Call a method now or not at all (RPC); raises NotConnected, TimedOut, AgentFailed, ConfirmationRequired."""
-        path = f"/rpc/{encode_segment(thing_id)}/{encode_segment(method)}"
+        path = f"/rpc/{encode_segment(thing_id)}/{encode_segment(checked_name(method))}"
         headers = {} if confirmation is None else {CONFIRMATION: confirmation}
         return await self.http.json("POST", path, data, headers=headers, timeout_s=timeout_s)
 
@@ -210,10 +222,29 @@ class Consumer:
         found = await self.call(REQUESTS, "readRequest", {"callerRef": reference})
         return Requested(self, Status.of(found if isinstance(found, dict) else {}))
 
-    async def requests(self, limit: int = REQUESTS_A_PAGE, **filters: str) -> list[dict[str, JsonValue]]:
-        """Own requests (managers: all), newest first, at most `limit`; filters are thing, caller, state, from, to."""
+    async def requests(
+        self,
+        limit: int = REQUESTS_A_PAGE,
+        *,
+        thing_id: str | None = None,
+        name: str | None = None,
+        caller: str | None = None,
+        state: State | str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+    ) -> list[dict[str, JsonValue]]:
+        """Own requests (managers: all), newest first, at most `limit`, made from `start` up to and without `end`: the
+        documents that the runtime keeps, as on the wire. Raises Invalid."""
         rows: list[dict[str, JsonValue]] = []
-        query = dict(filters)
+        given = {
+            "thing": thing_id,
+            "name": name,
+            "caller": caller,
+            "state": None if state is None else str(state),
+            "from": None if start is None else rfc3339(from_datetime(start)),
+            "to": None if end is None else rfc3339(from_datetime(end)),
+        }
+        query = {key: value for key, value in given.items() if value is not None}
         while len(rows) < limit:
             page = await self.http.json(
                 "GET", "/requests", query=[*query.items(), ("limit", str(min(limit - len(rows), REQUESTS_A_PAGE)))]
@@ -260,23 +291,23 @@ class Consumer:
         path: str,
         data: JsonValue,
         *,
-        wait: float,
-        expires: float | None,
+        wait_s: float,
+        expires_s: float | None,
         reference: str | None,
         confirmation: str | None,
         has_data: bool = False,
     ) -> Requested:
         reference = reference or uuid.uuid4().hex
-        held = min(wait, MAX_WAIT_S)
+        held = min(wait_s, MAX_WAIT_S)
         headers = {"Idempotency-Key": reference, "Prefer": f"wait={held:g}"}
         if held <= 0 and method == "POST":
             del headers["Prefer"]
         if confirmation is not None:
             headers[CONFIRMATION] = confirmation
-        if expires is not None:
-            headers["X-Expires-In"] = f"{expires:g}"
+        if expires_s is not None:
+            headers["X-Expires-In"] = f"{expires_s:g}"
         content = encode(data) if has_data or data is not None else None
-        until = time.monotonic() + wait
+        until = time.monotonic() + wait_s
         try:
             response = await self.http.send(method, path, content, headers=headers, timeout_s=held + 15.0)
         except SkepError as error:
@@ -294,7 +325,7 @@ class Consumer:
         status = Status(request_id=request_id, state=State.PENDING, reference=reference)
         requested = Requested(self, status)
         left = until - time.monotonic()
-        if wait > MAX_WAIT_S and left > 0:
+        if wait_s > MAX_WAIT_S and left > 0:
             requested.status = await self.final(request_id, left) or status
         return requested
 
@@ -330,9 +361,3 @@ def _common_query(patterns: list[Pattern]) -> list[tuple[str, str]]:
     """The levels on which all patterns agree."""
     first, *others = (dict(pattern.query()) for pattern in patterns)
     return [(key, value) for key, value in first.items() if all(other.get(key) == value for other in others)]
-
-
-def is_service(thing_id: str) -> bool:
-    """Whether a Thing is one of the runtime's own services."""
-    prefix, _, rest = thing_id.partition(":")
-    return prefix == "dtw" and rest.partition(":")[0] in RESERVED_ACCOUNTS

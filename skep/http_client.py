@@ -10,14 +10,22 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import JsonValue
 
 from skep.tls import client_context
+from skep.urls import split_url
 from things import errors
-from things.errors import ConfirmationRequired, SkepError, TokenExpired, TokenInvalid, Unauthenticated, Unavailable
+from things.errors import (
+    BadAddress,
+    ConfirmationRequired,
+    SkepError,
+    TokenExpired,
+    TokenInvalid,
+    Unauthenticated,
+    Unavailable,
+)
 from things.jsontext import encode
 
 MAX_ANSWER_BYTES = 64 * 1_048_576
@@ -31,8 +39,8 @@ _PROBLEM = "problem"
 class HTTPClient:
     """Requests to one runtime as one account. Enter it, then `json`, `send` or `stream`.
 
-    Credentials: a `token`, or `login=(account, password)`, which is refreshed before it ends; none on the control
-    socket (`uds`), where the kernel tells who calls.
+    Raises BadAddress for a `url` that cannot be one. Credentials: a `token`, or `login=(account, password)`, which is
+    refreshed before it ends; none on the control socket (`uds`), where the kernel tells who calls.
     """
 
     def __init__(
@@ -45,9 +53,9 @@ class HTTPClient:
         uds: Path | None = None,
         timeout_s: float = 15.0,
     ) -> None:
-        parts = urlsplit(url)
+        parts, _ = split_url(url)
         if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise Unavailable(f"{url!r} is not an address of a runtime; expected https://HOST:PORT")
+            raise BadAddress(f"{url!r} is not an address of a runtime; expected https://HOST:PORT")
         self.url = url.rstrip("/")
         self._place = self.url if uds is None else str(uds)
         self._token, self._login = token, login
@@ -272,7 +280,8 @@ def _all_errors(kind: type[SkepError]) -> dict[str, type[SkepError]]:
     found = {kind.code: kind}
     for child in kind.__subclasses__():
         if child.__module__ == errors.__name__:
-            found |= _all_errors(child)
+            # A code stands for the class that brought it, not for one that shares its parent's.
+            found = _all_errors(child) | found
     return found
 
 

@@ -23,7 +23,7 @@ import anyio
 from pydantic import JsonValue
 
 from skep.agent import Agent
-from skep.handling import AgentRequest
+from skep.handlers import AgentRequest
 from things.durations import window_seconds
 from things.errors import AgentFailed, Invalid, Rejected, TimedOut
 from things.jsontext import decode

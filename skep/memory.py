@@ -5,7 +5,6 @@ down before its handler begins, and its outcome before it is reported; both are 
 """
 
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from skep.handling import Report
+from skep.handlers import Report
+from things.bounded import Recent
 from things.errors import StorageFailed
 from things.jsontext import decode, encode
 
@@ -29,7 +29,7 @@ class RequestMemory:
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
         self._limit = limit
-        self._seen: OrderedDict[str, Report | None] = OrderedDict()
+        self._seen = Recent[str, Report | None](limit)
 
     def begin(self, request_id: str) -> bool:
         """Whether the request is new; it is remembered from now on."""
@@ -60,8 +60,6 @@ class RequestMemory:
 
     def _keep(self, request_id: str, outcome: Report | None) -> None:
         self._seen[request_id] = outcome
-        while len(self._seen) > self._limit:
-            self._seen.popitem(last=False)
 
 
 class FileMemory(RequestMemory):

@@ -22,6 +22,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from skep.http_client import error_named
 from things.errors import (
     Conflict,
     Forbidden,
@@ -206,7 +207,8 @@ class MQTTConnection:
 
     def _on_publish(self, client: Any, data: Any, mid: int, reason: ReasonCode, properties: Any) -> None:
         words = getattr(properties, "ReasonString", None) or reason.getName().lower()
-        self._portal.send(self._acknowledged, mid, reason.value, words)
+        code = dict(getattr(properties, "UserProperty", ())).get("code")
+        self._portal.send(self._acknowledged, mid, reason.value, words, code)
 
     def _on_subscribe(self, client: Any, data: Any, mid: int, reasons: list[ReasonCode], properties: Any) -> None:
         self._portal.send(self._granted, mid, any(reason.is_failure for reason in reasons))
@@ -227,14 +229,14 @@ class MQTTConnection:
         else:
             self._connected.set_exception(Unauthenticated(f"the server refused the connection: {reason.lower()}"))
 
-    def _acknowledged(self, mid: int, code: int, words: str) -> None:
+    def _acknowledged(self, mid: int, reason: int, words: str, code: str | None) -> None:
         future = self._acks.pop(mid, None)
         if future is None or future.done():
             return
-        if code < 0x80:
+        if reason < 0x80:
             future.set_result(None)
         else:
-            future.set_exception(_refusal(code, words))
+            future.set_exception(_refusal(reason, words) if code is None else error_named(code, words))
 
     def _granted(self, mid: int, refused: bool) -> None:
         future = self._grants.pop(mid, None)

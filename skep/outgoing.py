@@ -8,22 +8,22 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
-from skep.handling import Report
+from skep.handlers import Report
 from skep.memory import MAX_REMEMBERED
 from skep.mqtt_client import MQTTConnection
 from skep.outbox import Outbox, Signal
-from things.addresses import checked_thing
+from things.bounded import Recent
 from things.errors import SkepError, TooLarge
 from things.jsontext import encode
 from things.messages import JSONValue, Operation
+from things.names import checked_name, checked_thing
 from things.times import rfc3339
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,19 @@ _TRY_AGAIN = frozenset({"rate-limited", "storage-full", "storage-failed", "unava
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something the runtime did not accept: which message (topic or message id), and the stable code."""
+    """Something the runtime did not accept: of which Thing and which of its names (empty where the whole Thing, or
+    none, is concerned), the stable code of the reason, and the message's topic or id."""
 
-    subject: str
+    thing: str = ""
+    name: str = ""
     code: str
     detail: str = ""
+    subject: str = ""
+
+    def __str__(self) -> str:
+        what = f"Thing {self.thing!r}" if self.thing else self.subject
+        named = f", {self.name!r}" if self.name else ""
+        return f"{what}{named}: {self.code}{': ' if self.detail else ''}{self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +64,16 @@ class _Reading:
     message_id: str
     text: bytes
     """Its envelope in a batch, as JSON."""
+    thing: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
     request_id: str
     text: bytes
+    thing: str = field(compare=False)
+    name: str = field(compare=False)
 
 
 class Outgoing:
@@ -77,7 +89,7 @@ class Outgoing:
         self._reports: Outbox[_Said] = Outbox(
             signal, max_items=MAX_REMEMBERED, max_bytes=MAX_OUTBOX_BYTES, size=lambda item: len(item.text)
         )
-        self._recent: OrderedDict[str, _Reading] = OrderedDict()
+        self._recent = Recent[str, _Reading](MAX_RECENT)
         self._batches = self._deferred = 0
         self._paused_until = 0.0
 
@@ -96,7 +108,7 @@ class Outgoing:
     def say(self, report: Report) -> None:
         """Say how a request stands, unless just that is on its way: a request that comes again while its outcome is
         being said is answered once."""
-        said = _Said(report.request_id, encode(report.document()))
+        said = _Said(report.request_id, encode(report.document()), report.thing, report.name)
         if not report.state.is_final or said not in self._reports:
             self._reports.put(said)
 
@@ -114,7 +126,7 @@ class Outgoing:
         for number, said in self._reports.take(MAX_REMEMBERED, MAX_OUTBOX_BYTES):
             topic = f"agents/{self._account}/status/{said.request_id}"
             connection.send(topic, said.text).add_done_callback(
-                partial(self._report_answered, connection, number, said.request_id)
+                partial(self._report_answered, connection, number, said)
             )
         return pause_s or None
 
@@ -136,7 +148,9 @@ class Outgoing:
                 self._paused_until = time.monotonic() + PAUSE_S
                 tasks.start_soon(self._put_later, reading)
             else:
-                self._problem(Problem(subject=message_id, code=code))
+                detail = str(item.get("detail") or "")
+                thing, name = ("", "") if reading is None else (reading.thing, reading.name)
+                self._problem(Problem(thing=thing, name=name, code=code, detail=detail, subject=message_id))
 
     # ------------------------------------------------------------ private
 
@@ -144,33 +158,34 @@ class Outgoing:
         """Keep what the batch's report may ask for again; the report can come before the acknowledgement."""
         for _, item in batch:
             self._recent[item.message_id] = item
-        while len(self._recent) > MAX_RECENT:
-            self._recent.popitem(last=False)
 
     def _batch_answered(
         self, connection: MQTTConnection, batch: Sequence[tuple[int, _Reading]], answer: "asyncio.Future[None]"
     ) -> None:
         self._batches -= 1
         error = answer.exception()
-        if error is None or not _is_temporary(error):
+        if error is None or not is_temporary(error):
             self.readings.confirm([number for number, _ in batch])
         else:
             # Kept: whatever is under way is recalled when the connection ends, and comes again in order.
             connection.give_up()
-        if error is not None and not _is_temporary(error):
-            self._problem(Problem(subject="batch", code=getattr(error, "code", "internal"), detail=str(error)))
+        if error is not None and not is_temporary(error):
+            code, detail = getattr(error, "code", "internal"), str(error)
+            for thing, name in dict.fromkeys((item.thing, item.name) for _, item in batch):
+                self._problem(Problem(thing=thing, name=name, code=code, detail=detail, subject="batch"))
 
     def _report_answered(
-        self, connection: MQTTConnection, number: int, request_id: str, answer: "asyncio.Future[None]"
+        self, connection: MQTTConnection, number: int, said: _Said, answer: "asyncio.Future[None]"
     ) -> None:
         error = answer.exception()
-        if error is not None and _is_temporary(error):
+        if error is not None and is_temporary(error):
             connection.give_up()
             return
         self._reports.confirm([number])
         if error is not None:
             code = getattr(error, "code", "internal")
-            self._problem(Problem(subject=f"status/{request_id}", code=code, detail=str(error)))
+            subject = f"status/{said.request_id}"
+            self._problem(Problem(thing=said.thing, name=said.name, code=code, detail=str(error), subject=subject))
 
     async def _put_later(self, reading: _Reading) -> None:
         await anyio.sleep(PAUSE_S)
@@ -184,13 +199,14 @@ def _reading(operation: Operation, thing: str, name: str, data: JSONValue, creat
         "v": 1,
         "operation": operation.value,
         "thingID": checked_thing(thing),
-        "name": name,
+        "name": checked_name(name),
         "data": data,
         "created": rfc3339(time.time_ns() // 1_000 if created is None else created),
         "messageID": message_id,
     }
-    return _Reading(message_id, encode(envelope))
+    return _Reading(message_id, encode(envelope), thing, name)
 
 
-def _is_temporary(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
+    """Whether the same may succeed later."""
     return isinstance(error, SkepError) and error.code in _TRY_AGAIN

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from skep.agent import Agent
 from skep.recording import Recording, Unreadable
+from things.times import to_datetime
 
 AS_FAST_AS_POSSIBLE = math.inf
 _US = 1_000_000
@@ -57,7 +58,7 @@ async def play(
                 await asyncio.sleep(due - loop.time())
         before = row.at
         for name, value in row.values.items():
-            await agent.publish(thing, name, value, created=row.at)
+            await agent.publish(thing, name, value, created=to_datetime(row.at))
             played.values += 1
         played.rows += 1
         if played.rows % 50 == 0:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -10,6 +11,7 @@ from pydantic import JsonValue
 from skep.http_client import error_named
 from things.delivery import Reason, State
 from things.errors import AgentFailed, SkepError, TimedOut
+from things.times import parse_time, to_datetime
 
 if TYPE_CHECKING:
     from skep.consumer import Consumer
@@ -27,7 +29,7 @@ class Status:
     output: JsonValue = None
     progress: float | None = None
     seq: int = 0
-    updated: str | None = None
+    updated: datetime | None = None
 
     @property
     def is_final(self) -> bool:
@@ -39,7 +41,8 @@ class Status:
 
     @staticmethod
     def of(document: Mapping[str, JsonValue]) -> "Status":
-        """From a status or request document."""
+        """From a status or request document. Raises ValueError for a state of a later version, Invalid for a time that
+        is none."""
         reason, progress, seq = document.get("reason"), document.get("progress"), document.get("seq")
         return Status(
             request_id=str(document.get("requestID", "")),
@@ -50,7 +53,7 @@ class Status:
             output=document.get("output"),
             progress=float(progress) if isinstance(progress, int | float) else None,
             seq=int(seq) if isinstance(seq, int) else 0,
-            updated=_text(document.get("updated")),
+            updated=_time(document.get("updated")),
         )
 
     def failure(self) -> SkepError | None:
@@ -66,7 +69,7 @@ class Status:
 class Requested:
     """One action or property write that was asked for. `status` is what is known so far.
 
-    `await request` for nothing: it is a value; call `result` to wait, `statuses` to follow, `cancel` to take back.
+    Not awaitable: call `result` to wait, `statuses` to follow, `cancel` to take back.
     """
 
     def __init__(self, consumer: "Consumer", status: Status) -> None:
@@ -140,3 +143,7 @@ class Requested:
 
 def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _time(value: JsonValue) -> datetime | None:
+    return to_datetime(parse_time(value)) if isinstance(value, str) else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from skep.agent import Agent
-from skep.handling import ActionHandler, AgentRequest, Refused
+from skep.handlers import ActionHandler, AgentRequest, Refused
 from things.addresses import Kind
 from things.samples import sample_td
 from things.simulated import Device, DeviceRefusal

@@ -1,16 +1,22 @@
 """One Thing in a consumer's hands: read, observe, write, invoke, look back."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, overload
 
 from pydantic import JsonValue
 
+from skep.history import History, HistoryRow, HistoryWindow, query_of, read_rows, read_windows
 from things.addresses import encode_segment
+from things.names import checked_name
 
 if TYPE_CHECKING:
     from skep.consumer import Change, Consumer
     from skep.requested import Requested
+
+EventOrProperty = Literal["event", "property"]
+Aggregate = Literal["avg", "min", "max", "count", "sum", "first", "last"]
 
 
 class Thing:
@@ -45,8 +51,8 @@ class Thing:
         return self.td
 
     async def read(self, name: str) -> JsonValue:
-        """The latest value of a property."""
-        return await self._consumer.http.json("GET", self._path("properties", name))
+        """The latest value of a property. Raises UnknownThing, UnknownName, NotFound while it has none."""
+        return await self._consumer.http.json("GET", self._path("properties", checked_name(name)))
 
     async def read_all(self) -> dict[str, JsonValue]:
         """The latest values of all properties that have one."""
@@ -70,21 +76,30 @@ class Thing:
         action: str,
         data: JsonValue = None,
         *,
-        wait: float = 0.0,
-        expires: float | None = None,
+        wait_s: float = 0.0,
+        expires_s: float | None = None,
         reference: str | None = None,
         confirmation: str | None = None,
     ) -> "Requested":
         """Ask it to act; see `Consumer.invoke`."""
         return await self._consumer.invoke(
-            self.id, action, data, wait=wait, expires=expires, reference=reference, confirmation=confirmation
+            self.id, action, data, wait_s=wait_s, expires_s=expires_s, reference=reference, confirmation=confirmation
         )
 
     async def write(
-        self, name: str, value: JsonValue, *, wait: float = 5.0, confirmation: str | None = None
+        self,
+        name: str,
+        value: JsonValue,
+        *,
+        wait_s: float = 5.0,
+        expires_s: float | None = None,
+        reference: str | None = None,
+        confirmation: str | None = None,
     ) -> "Requested":
         """Ask it to take a new value of a property; see `Consumer.write`."""
-        return await self._consumer.write(self.id, name, value, wait=wait, confirmation=confirmation)
+        return await self._consumer.write(
+            self.id, name, value, wait_s=wait_s, expires_s=expires_s, reference=reference, confirmation=confirmation
+        )
 
     async def call(
         self, method: str, data: JsonValue = None, *, timeout_s: float = 15.0, confirmation: str | None = None
@@ -92,12 +107,70 @@ class Thing:
         """Call a method now or not at all (RPC); see `Consumer.call`."""
         return await self._consumer.call(self.id, method, data, timeout_s=timeout_s, confirmation=confirmation)
 
-    async def history(self, name: str | None = None, **query: str) -> list[dict[str, JsonValue]]:
-        """What it said before: rows of one name, or of all. `query` as in the HTTP API: from, to, limit, order …"""
-        wanted = {"name": name, **query} if name is not None else query
-        found = await self._consumer.http.json("GET", self._path("history"), query=list(wanted.items()))
-        items = found.get("items") if isinstance(found, dict) else None
-        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    @overload
+    async def history(
+        self,
+        name: str | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: EventOrProperty | None = None,
+        limit: int | None = 1_000,
+        newest_first: bool = False,
+        window: None = None,
+        points: None = None,
+    ) -> History[HistoryRow]: ...
+    @overload
+    async def history(
+        self,
+        name: str | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: EventOrProperty | None = None,
+        window: str | timedelta,
+        points: None = None,
+        aggregates: Sequence[Aggregate] = (),
+    ) -> History[HistoryWindow]: ...
+    @overload
+    async def history(
+        self,
+        name: str | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: EventOrProperty | None = None,
+        window: None = None,
+        points: int,
+        aggregates: Sequence[Aggregate] = (),
+    ) -> History[HistoryWindow]: ...
+    async def history(
+        self,
+        name: str | None = None,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        kind: EventOrProperty | None = None,
+        limit: int | None = 1_000,
+        newest_first: bool = False,
+        window: str | timedelta | None = None,
+        points: int | None = None,
+        aggregates: Sequence[Aggregate] = (),
+    ) -> History[HistoryRow] | History[HistoryWindow]:
+        """What it said before, from `start` up to and without `end`: rows of one name or of all, oldest first, at most
+        `limit` (None: all there are).
+
+        With `window` (`"5m"`, or a timedelta), or with as many `points` as shall do, sums by windows of time instead:
+        `aggregates` are avg, min, max and count unless others are named. `to_pandas()` and `to_arrow()` make tables of
+        the result. Raises UnknownThing, Forbidden, and Invalid for times without a zone.
+        """
+        if window is None and points is None:
+            query = query_of(name=name, kind=kind, start=start, end=end, newest_first=newest_first)
+            return await read_rows(self._consumer.http, self._path("history"), query, limit)
+        query = query_of(
+            name=name, kind=kind, start=start, end=end, window=window, points=points, aggregates=aggregates
+        )
+        return await read_windows(self._consumer.http, self._path("history"), query)
 
     def _affordances(self, kind: str) -> Mapping[str, JsonValue]:
         found = self.td.get(kind)

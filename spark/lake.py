@@ -10,20 +10,21 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from pydantic_core import from_json
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql.types import StructType
 
 from spark import schemas
+from spark.checks import compare
 from spark.descriptions import INTERVALS, declared_intervals
 from things import lake as layout
 from things.errors import StorageDamaged
-from things.lake import MANIFEST, Part, Snapshot, commit_of, snapshot_of
+from things.lake import MANIFEST, Part, Snapshot
+from things.manifest import HEAD, head_of, snapshot_from
 
-_NAME = re.compile(r"(checkpoint-)?(\d{12})\.json")
 _PART = re.compile(r"(readings/gateway=[^/\s]+/day=[\d-]+/part-(\d+)-(\d+)-\d+\.parquet)")
+_LOOKS = 3
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
@@ -74,10 +75,20 @@ def table(session: SparkSession, lake: str | Path, name: str, *, gateways: Seque
 
 def snapshots(session: SparkSession, lake: str | Path, gateways: Sequence[str] = ()) -> Sequence[Snapshot]:
     """What each gateway's manifest amounts to now, by gateway."""
+    for _ in range(_LOOKS - 1):
+        # Listing and reading take a while, in which a commit may come: then the head is beyond what was listed.
+        try:
+            return _snapshots(session, lake, gateways)
+        except StorageDamaged:
+            continue
+    return _snapshots(session, lake, gateways)
+
+
+def _snapshots(session: SparkSession, lake: str | Path, gateways: Sequence[str]) -> Sequence[Snapshot]:
     by_gateway: dict[str, dict[str, bytes]] = {}
     for path, text in _manifest_files(session, str(lake)):
         gateway, name = path.rpartition("gateway=")[2].split("/", 1)
-        if _NAME.fullmatch(name) and (not gateways or gateway in gateways):
+        if not gateways or gateway in gateways:
             by_gateway.setdefault(gateway, {})[name] = text
     missing = set(gateways) - set(by_gateway)
     if missing:
@@ -125,17 +136,8 @@ def _holds(part: Part, gateway: str, rows: Mapping[str, tuple[int, int]]) -> boo
 
 
 def _snapshot(gateway: str, files: Mapping[str, bytes]) -> Snapshot:
-    checkpoints = sorted(name for name in files if name.startswith("checkpoint-"))
-    start = checkpoints[-1].removeprefix("checkpoint-") if checkpoints else ""
-    chosen = checkpoints[-1:] + sorted(name for name in files if not name.startswith("checkpoint-") and name > start)
-    commits = []
-    for name in chosen:
-        path = f"{MANIFEST}/gateway={gateway}/{name}"
-        try:
-            commits.append(commit_of(from_json(files[name]), path))
-        except ValueError as error:
-            raise StorageDamaged(f"{path} is not JSON: {error}") from error
-    return snapshot_of(gateway, commits)
+    head = head_of(files[HEAD], gateway) if HEAD in files else None
+    return snapshot_from(gateway, files.keys(), head, files.__getitem__)
 
 
 def _manifest_files(session: SparkSession, lake: str) -> Iterable[tuple[str, bytes]]:
@@ -171,6 +173,7 @@ def _read(
                 raise StorageDamaged(
                     f"{part.path}, rows {part.first} to {part.last}, is in the manifest but not in the lake {lake}"
                 )
+    compare(session, base, parts, local)
     files = [f"{base}/{part.path}" for part in parts]
     return session.read.schema(schema).option("basePath", f"{base}/{table_name}").parquet(*files)
 

@@ -1,6 +1,10 @@
 """Fixtures every test may use, and how long a test may take."""
 
+from collections.abc import Iterator
+
 import pytest
+
+from tests import postgresql
 
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
@@ -11,6 +15,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         allowed = [seconds for mark, seconds in SLOW_S.items() if item.get_closest_marker(mark)]
         if allowed and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(max(allowed)))
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The URL of a PostgreSQL database, one for each test process; skips where there is none."""
+    with postgresql.server() as url:
+        yield url
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.app import Running, started
-from runtime.config import Config
+from gateway.app import Running, started
+from gateway.config import Config
 from things.identity import AccountType, Role
 
 PUMP: dict[str, Any] = {
@@ -64,7 +64,7 @@ class Skep:
 
     async def add(self, name: str, type_: str = "consumer", role: str | None = None) -> Account:
         """Add an account with a long-lived token."""
-        administration = self.running.rooms.authenticator.administration
+        administration = self.running.stores.authenticator.administration
         _, token = await administration.add(name, AccountType(type_), role or _ROLES[type_], by="test")
         assert token is not None
         return Account(name=name, token=token)

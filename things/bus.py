@@ -149,7 +149,6 @@ class MessageBus:
         self.outward: list[Stage] = []
         self._resolve = resolve
         self._published: dict[str, int] = {}
-        self._forwarded: dict[str, dict[str, None]] = {}
 
     def post(self, envelope: Envelope) -> bool:
         """Deliver to who listens here, else through the stub that leads there; False if nobody takes it."""
@@ -159,9 +158,6 @@ class MessageBus:
             return True
         for listener in local:
             listener(passed)
-        for onward in self._forwarded.get(envelope.to, ()):
-            for listener in self.listeners.at(onward):
-                listener(passed)
         if local and envelope.to not in self._published:
             return True
         # Never `*` here: two buses that default to each other would pass a message back and forth for ever.
@@ -183,10 +179,6 @@ class MessageBus:
                 self._published.pop(address, None)
 
         return end
-
-    def forward(self, address: str, to: str) -> None:
-        """Let the listeners of `to` hear what goes to `address` too."""
-        self._forwarded.setdefault(address, {})[to] = None
 
 
 def changed(envelope: Envelope, **members: JSONValue) -> Envelope:

@@ -90,7 +90,7 @@ def read(document: JSONValue, *, size: int = 0) -> Envelope:
         raise Invalid("a message is an object with id, type, from, to and body")
     identity = document.get("id")
     if isinstance(identity, bool) or not isinstance(identity, int | str):
-        raise Invalid("`id` is a number or text")
+        raise Invalid("`id` is a whole number or text")
     if isinstance(identity, str) and len(identity) > MAX_ID_CHARS:
         raise Invalid(f"`id` is at most {MAX_ID_CHARS} characters")
     type_ = document.get("type", "")

@@ -42,8 +42,10 @@ to its own status numbers in one table; delivery reasons (`things.delivery.Reaso
     └── Unavailable              unavailable        a part that is switched off or not installed
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from things.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,15 +171,15 @@ class NotFound(SkepError):
 class UnknownThing(NotFound):
     code = "unknown-thing"
 
-    def __init__(self, thing_id: str) -> None:
-        super().__init__(f"no Thing {thing_id!r}")
+    def __init__(self, thing_id: str, known: Iterable[str] = ()) -> None:
+        super().__init__(f"no Thing {thing_id!r}{did_you_mean(thing_id, known)}")
 
 
 class UnknownName(NotFound):
     code = "unknown-name"
 
-    def __init__(self, thing_id: str, kind: str, name: str) -> None:
-        super().__init__(f"Thing {thing_id!r} has no {kind} {name!r}")
+    def __init__(self, thing_id: str, kind: str, name: str, known: Iterable[str] = ()) -> None:
+        super().__init__(f"Thing {thing_id!r} has no {kind} {name!r}{did_you_mean(name, known)}")
 
 
 class UnknownRequest(NotFound):
@@ -237,7 +239,7 @@ class AgentFailed(SkepError):
 class Expired(SkepError):
     code = "expired"
 
-    def __init__(self, detail: str = "expired before the agent could take it") -> None:
+    def __init__(self, detail: str = "expired before it was handed to the agent") -> None:
         super().__init__(detail)
 
 
@@ -248,8 +250,8 @@ class Rejected(SkepError):
 class QueueFull(SkepError):
     code = "queue-full"
 
-    def __init__(self, whose: str, limit: int) -> None:
-        super().__init__(f"{whose} already has {limit} requests waiting")
+    def __init__(self, whose: str, limit: int, what: str = "requests waiting") -> None:
+        super().__init__(f"{whose} already has {limit} {what}")
 
 
 class RateLimited(SkepError):
@@ -284,6 +286,11 @@ class NewerSchema(StorageDamaged):
 
 class Locked(SkepError):
     code = "locked"
+
+    def __init__(self, detail: str, *, by_command: bool = False) -> None:
+        super().__init__(detail)
+        self.by_command = by_command
+        """Whether it will not be for long: a command holds it, and no runtime."""
 
 
 class AddressInUse(SkepError):

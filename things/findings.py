@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from things.errors import Invalid, Problem
-from things.schemas import pointer
+from things.pointers import pointer
 from things.times import parse_time
 
 MAX_FINDINGS = 200

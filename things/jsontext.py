@@ -5,6 +5,7 @@ The decoder is the edge where wire bytes become values; nothing behind it checks
 
 import json
 import re
+from itertools import accumulate
 from math import isfinite
 from typing import Any
 
@@ -19,6 +20,8 @@ MAX_DEPTH = 32
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.S)
 _LARGE = re.compile(rb"[0-9](?:[eE]\+?[0-9]{3}|[0-9]{299})")
 """Only text like this can hold a number that becomes infinite. It begins with one class, which is quick to look for."""
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""A level deeper, or back, as a signed byte."""
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -50,20 +53,27 @@ def encode(value: object) -> bytes:
     return to_json(value, inf_nan_mode="null")
 
 
+def nesting(value: JSONValue) -> int:
+    """How many arrays and objects stand within each other in a decoded value."""
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        one, level = waiting.pop()
+        if isinstance(one, dict | list):
+            deepest = max(deepest, level)
+            waiting.extend((member, level + 1) for member in (one.values() if isinstance(one, dict) else one))
+    return deepest
+
+
 def _check_depth(raw: bytes, max_depth: int) -> None:
     if raw.count(b"[") + raw.count(b"{") > max_depth:
         _check_nesting(_STRINGS.sub(b"", raw), max_depth)
 
 
 def _check_nesting(bare: bytes, max_depth: int) -> None:
-    depth = 0
-    for byte in bare.translate(None, _OTHERS):
-        if byte in b"[{":
-            depth += 1
-            if depth > max_depth:
-                raise TooDeep(max_depth)
-        else:
-            depth -= 1
+    # Strangers may send 100,000 brackets: they are counted without a step of Python for each.
+    steps = memoryview(bare.translate(_STEPS, _OTHERS)).cast("b")
+    if max(accumulate(steps), default=0) > max_depth:
+        raise TooDeep(max_depth)
 
 
 def _value(raw: bytes) -> JSONValue:

@@ -27,9 +27,13 @@ THINGS = "things"
 PRESENCE = "presence"
 REQUESTS = "requests"
 ROLLUPS = "rollups"
+SET_ASIDE = "setaside"
+"""Rows of readings that no column can hold, each with the reason."""
 MANIFEST = "_manifest"
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+TIME_MIN, TIME_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last µs of the years 1 to 9999: what RFC 3339, Python and SQL can write down."""
 
 
 class ColumnType(StrEnum):
@@ -73,7 +77,7 @@ class Quality(IntFlag):
     LATE = 256
     """Older than a reading of the same series that was received before."""
     HUGE = 512
-    """A number no column holds: its digits are in `value_string`."""
+    """A number no column holds: its text is in `value_string`."""
     UNREADABLE = 1024
     """Not JSON; the text is in `value_string` as it was found."""
 
@@ -135,6 +139,14 @@ ROLLUPS_COLUMNS = (
     Column("mean_tw", ColumnType.DOUBLE),
     Column("completeness", ColumnType.DOUBLE),
 )
+SET_ASIDE_COLUMNS = (
+    Column("row_id", ColumnType.LONG, True),
+    Column("thing_id", ColumnType.STRING, True),
+    Column("name", ColumnType.STRING, True),
+    Column("kind", ColumnType.STRING, True),
+    Column("reason", ColumnType.STRING, True),
+    Column("row", ColumnType.STRING, True),
+)
 # fmt: on
 TABLES: Mapping[str, Sequence[Column]] = {
     READINGS: READINGS_COLUMNS,
@@ -142,6 +154,7 @@ TABLES: Mapping[str, Sequence[Column]] = {
     PRESENCE: PRESENCE_COLUMNS,
     REQUESTS: REQUESTS_COLUMNS,
     ROLLUPS: ROLLUPS_COLUMNS,
+    SET_ASIDE: SET_ASIDE_COLUMNS,
 }
 SORT_ORDER = ("thing_id", "name", "created", "row_id")
 """Of the rows in a file of readings: one series lies together, in time."""
@@ -203,6 +216,8 @@ class Part:
     sha256: str
     first: int
     last: int
+    sums: str = ""
+    """CRC-32 of its blocks (see `things.blocks`); empty for parts that were written before there were any."""
 
     @property
     def table(self) -> str:
@@ -239,6 +254,9 @@ class Commit:
     """When it was made, µs UTC."""
     marks: Mapping[str, int] = field(default_factory=dict)
     """How far the tables without row ids have come, by table, in the numbering of whoever writes them."""
+    before: str = ""
+    """Digest of the commit before (see `things.manifest`), and in a checkpoint of the one it reaches to; empty in
+    commits that were made before there were any."""
 
 
 class Snapshot(NamedTuple):
@@ -250,6 +268,8 @@ class Snapshot(NamedTuple):
     sealed: int
     parts: Sequence[Part]
     marks: Mapping[str, int]
+    digest: str = ""
+    """Of the newest commit; empty if there is none, or none that says."""
 
 
 def commit_document(commit: Commit) -> dict[str, Any]:
@@ -262,11 +282,19 @@ def commit_document(commit: Commit) -> dict[str, Any]:
         "last": commit.last,
         "at": commit.at,
         "parts": [
-            {"path": part.path, "rows": part.rows, "sha256": part.sha256, "first": part.first, "last": part.last}
+            {
+                "path": part.path,
+                "rows": part.rows,
+                "sha256": part.sha256,
+                "first": part.first,
+                "last": part.last,
+                **({"sums": part.sums} if part.sums else {}),
+            }
             for part in commit.parts
         ],
         "replaces": list(commit.replaces),
         "marks": dict(commit.marks),
+        **({"before": commit.before} if commit.before else {}),
     }
 
 
@@ -291,11 +319,13 @@ def commit_of(document: object, path: str) -> Commit:
                     sha256=str(part["sha256"]),
                     first=int(part["first"]),
                     last=int(part["last"]),
+                    sums=str(part.get("sums", "")),
                 )
                 for part in document["parts"]
             ),
             replaces=tuple(str(item) for item in document["replaces"]),
             marks={str(table): int(mark) for table, mark in document.get("marks", {}).items()},
+            before=str(document.get("before", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageDamaged(f"{path} is not a manifest commit: {error!r}") from error
@@ -323,7 +353,8 @@ def snapshot_of(gateway: str, commits: Iterable[Commit]) -> Snapshot:
 
 def day_of(micros: int) -> str:
     """The UTC day of a time, as the lake's folders are named."""
-    return datetime.fromtimestamp(micros // 1_000_000, UTC).strftime("%Y-%m-%d")
+    # isoformat and not strftime, which writes the year 1 as "1".
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).date().isoformat()
 
 
 def _placed_int(value: int, declared: str | None) -> Placed:
@@ -333,8 +364,9 @@ def _placed_int(value: int, declared: str | None) -> Placed:
             return Placed(value_double=float(value), value_string=str(value), quality=quality | _HUGE)
         except OverflowError:
             return Placed(value_string=str(value), quality=quality | _HUGE)
-    if declared == "number":
+    if declared == "number" and float(value) == value:
         return Placed(value_double=float(value), quality=quality)
+    # Beyond 2^53 the nearest double is another number: the exact one is kept beside it.
     return Placed(value_double=float(value), value_long=value, quality=quality)
 
 

@@ -5,8 +5,11 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
+from things.addresses import is_twin, parsed_twin
 from things.frozen import record
 from things.identity import Principal
+from things.names import checked_name, checked_request
+from things.places import Place
 
 JSONValue = JsonValue
 
@@ -34,13 +37,18 @@ class Operation(StrEnum):
     MANAGE = "manage"
 
 
+_EVENT, _PROPERTY = Operation.PUBLISH_EVENT, Operation.PUBLISH_PROPERTY
+
+
 @record
 class Origin:
-    """Where a message entered: binding name, session id and source address (`host` or None on local sockets)."""
+    """Where a message entered: binding name, session id and source address (`host` or None on local sockets), and at
+    which place its sender sees this runtime, where that is known."""
 
     binding: str
     session_id: str = ""
     source: str | None = None
+    place: Place | None = None
 
 
 @record
@@ -48,7 +56,8 @@ class Message:
     """One message on its way through the router.
 
     Made by a protocol binding from the authenticated principal; nothing in it about the sender is read from the wire.
-    Times are µs UTC. What `name` and `data` hold depends on the operation:
+    Times are µs UTC. Raises BadAddress for a twin, an affordance or a request that cannot have that name
+    (`things.names`), whatever door it comes by. What `name` and `data` hold depends on the operation:
 
     | operation | thing_id | name | data |
     | --- | --- | --- | --- |
@@ -81,10 +90,33 @@ class Message:
     """The token by which the caller confirms what a rule wants confirmed."""
     size: int = 0
     """Bytes of the payload as it came, which its sender's budget pays for."""
+    paced: bool = False
+    """Its binding reads a sender over its budget more slowly, so that the message is taken all the same."""
     durable: bool = True
     """False: the sender asks for no guarantee and is answered before the commit."""
     origin: Origin = field(default_factory=lambda: Origin(binding="embedded"))
     trace_id: str | None = None
+
+    def __post_init__(self) -> None:
+        operation = self.operation
+        if operation is _EVENT or operation is _PROPERTY:
+            # By far the most; and the look-up of an enum's member takes longer than the rest.
+            parsed_twin(self.thing_id)
+            checked_name(self.name)
+            return
+        match operation:
+            case Operation.INVOKE_ACTION | Operation.WRITE_PROPERTY | Operation.CALL_RPC:
+                # Another directory entry is no twin; that it takes no requests is said by who looks it up.
+                if is_twin(self.thing_id):
+                    parsed_twin(self.thing_id)
+                checked_name(self.name)
+            case Operation.PUBLISH_TD | Operation.REMOVE_TD:
+                parsed_twin(self.thing_id)
+            case Operation.REPORT_STATUS | Operation.CANCEL if self.name or operation is Operation.REPORT_STATUS:
+                checked_request(self.name)
+            case _:
+                # The messaging node reads the addresses of its own messages.
+                pass
 
     @property
     def sender_id(self) -> str:

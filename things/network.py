@@ -13,3 +13,8 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+def is_link_local(host: str) -> bool:
+    """Whether an address is only good together with an interface of whoever uses it."""
+    return ip_address(host.partition("%")[0]).is_link_local

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from things.delivery import DeliveryStatus, Reason, State
-from things.errors import ConfirmationRequired, Invalid, SkepError
+from things.errors import ConfirmationRequired, Invalid, Problem, SkepError, TDInvalid
 from things.messages import JSONValue
 
 STATUSES: Mapping[str, int] = {
@@ -59,6 +59,26 @@ STATUSES: Mapping[str, int] = {
 Details = dict[str, JSONValue]
 
 
+class ValuesRefused(Invalid):
+    """Some values of one message, by name; the others are stored. Its code is theirs where they share one, so that no
+    class of `things.errors` stands for it."""
+
+    def __init__(self, refused: Mapping[str, SkepError], stored: int) -> None:
+        names = ", ".join(f"{ascii(name[:40])[1:-1]} ({error.code})" for name, error in refused.items())
+        super().__init__(
+            f"not stored: {names[:400]}; {stored} stored",
+            [
+                Problem(pointer="/" + name.replace("~", "~0").replace("/", "~1"), detail=error.detail, code=error.code)
+                for name, error in refused.items()
+            ],
+        )
+        self.refused = dict(refused)
+        self.stored = stored
+        kinds = {error.code: error for error in refused.values()}
+        self.common: SkepError | None = next(iter(kinds.values())) if len(kinds) == 1 else None
+        self.code = self.common.code if self.common is not None else Invalid.code
+
+
 def details(code: str, detail: str) -> Details:
     """Problem details by an error's code."""
     status = STATUSES.get(code, 500)
@@ -75,9 +95,17 @@ def problem(error: SkepError) -> Details:
     """What was refused and why."""
     found = details(error.code, error.detail)
     if isinstance(error, Invalid) and error.problems:
-        found["validationErrors"] = [
-            {"field": item.pointer or "/", "description": item.detail, "code": item.code} for item in error.problems
+        # A JSON pointer as a URI fragment, as RFC 9457 shows it.
+        found["errors"] = [
+            {"pointer": f"#{item.pointer}", "detail": item.detail, "code": item.code} for item in error.problems
         ]
+    if isinstance(error, TDInvalid):
+        # WoT Discovery, 7.2.2.1: directories name what is wrong with a description so.
+        found["validationErrors"] = [
+            {"field": item.pointer or "/", "description": item.detail} for item in error.problems
+        ]
+    if isinstance(error, ValuesRefused):
+        found |= {"stored": error.stored, "rejected": {name: each.code for name, each in error.refused.items()}}
     if isinstance(error, ConfirmationRequired):
         found |= {"confirmation": error.token, "expiresIn": error.valid_s}
     return found

@@ -12,8 +12,12 @@ from typing import NamedTuple
 from things.addresses import Kind
 from things.delivery import DeliveryStatus, Reason, State
 from things.frozen import record
+from things.identity import Authority, Principal
 from things.messages import JSONValue, Operation
 from things.td import ThingDescription
+
+MAX_COUNTER = (1 << 63) - 1
+"""Of row ids, sequence numbers and offsets: what a database holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +137,8 @@ class Transition:
 @record
 class LedgerRow:
     """One action or property write with its whole life. `expires`: no first delivery after it; `deadline_s`: from
-    delivery, restarted by each status; `deadline`: when that ends, while the agent has it."""
+    delivery, restarted by each status; `deadline`: when that ends, while the agent has it; `attempts`: how often it
+    was handed over, counted before: while it is 0, nothing of it has left the process."""
 
     request_id: str
     caller_ref: str
@@ -157,6 +162,14 @@ class LedgerRow:
     output: JSONValue = None
     progress: float | None = None
     transitions: Sequence[Transition] = ()
+    authority: Authority | None = None
+    """By which it is judged again when it is handed over; None for rows of earlier versions."""
+
+    def is_asked_by(self, principal: Principal) -> bool:
+        """Whether `principal` is its caller, and not another account of the name."""
+        if self.authority is None:
+            return self.caller == principal.account and self.created >= principal.since
+        return self.authority.is_of(principal)
 
     def status(self) -> DeliveryStatus:
         """What is reported of the row as it stands."""

@@ -13,6 +13,7 @@ import jsonschema_rs
 
 from things.errors import Invalid, Problem
 from things.messages import JSONValue
+from things.pointers import pointer
 
 MAX_PATTERN_CHARS = 1_024
 MAX_PATTERN_BYTES = 131_072
@@ -111,11 +112,6 @@ def pattern_fault(text: str) -> str | None:
             "is not a pattern this runtime can run in linear time (no look-around, no back-references, bounded repeats)"
         )
     return None
-
-
-def pointer(*steps: str | int) -> str:
-    """A JSON pointer (RFC 6901) made of `steps`."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 def value_type(definition: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ derived from the text (the document, affordances, compiled validators) is made w
 used most recently, so that a directory of many thousands costs little more than their text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -127,6 +127,10 @@ class ThingDescription:
         of_kind = _opened(self).affordances.get(kind)
         return of_kind.get(name) if of_kind is not None else None
 
+    def names(self, kind: Kind) -> Collection[str]:
+        """The names of all its affordances of a kind."""
+        return _opened(self).affordances[kind].keys()
+
     def check_event(self, name: str, value: JSONValue) -> bool:
         """Raises Invalid if `value` is not what the event's `data` says. False: the TD does not declare the event, so
         nothing could be checked."""
@@ -135,6 +139,21 @@ class ThingDescription:
     def check_property(self, name: str, value: JSONValue) -> bool:
         """Raises Invalid if a published `value` breaks the property's schema. False: the TD does not declare it."""
         return self._check_published(Kind.PROPERTY, name, value)
+
+    def check_published(self, kind: Kind, name: str, value: JSONValue) -> bool:
+        """Raises Invalid if `value` is not of the type, or not of the shape, that the TD declares, or the property is
+        write-only (TD 1.1, 5.3.2.1: no value of it is read). A number or text outside its bounds passes: it is true all
+        the same, and whoever stores it flags it. False as above."""
+        affordance = self.affordance(kind, name)
+        if affordance is not None and affordance.is_write_only:
+            problem = Problem(pointer="", detail="the property is write-only", code="write-only")
+            raise Invalid(f"property {name!r} is write-only: its values are not published", (problem,))
+        try:
+            return self._check_published(kind, name, value)
+        except Invalid:
+            if not _fits_type(value, self.value_type(kind, name)):
+                raise
+            return True
 
     def check_property_write(self, name: str, value: JSONValue) -> None:
         """Raises UnknownName, or Invalid if the property is read-only or `value` breaks its schema."""
@@ -258,3 +277,14 @@ def _encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise Malformed("not valid Unicode text: half of a surrogate pair") from error
+
+
+def _fits_type(value: object, type_: str | None) -> bool:
+    match type_:
+        case "number" | "integer":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "string":
+            return isinstance(value, str)
+        case _:
+            # Booleans have no range, and what is wrong inside an object or array is a matter of its shape.
+            return False

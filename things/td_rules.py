@@ -8,10 +8,10 @@ Thing Models, secrets. Our own `skep:` terms are checked too; terms of other voc
 import re
 from typing import Any
 
-from things.addresses import MAX_NAME_CHARS
 from things.durations import td_seconds
-from things.errors import Invalid, Problem
+from things.errors import BadAddress, Invalid, Problem
 from things.findings import Findings, Path, is_relative, is_uri
+from things.names import checked_name
 from things.schema_rules import check_schema, check_types
 from things.security_rules import check_definitions, check_names
 
@@ -181,8 +181,10 @@ class _Rules:
             return
         for name, affordance in affordances.items():
             at: Path = (plural, name)
-            if not 1 <= len(name) <= MAX_NAME_CHARS or name in (".", ".."):
-                self.found.add(at, f"a name has 1 to {MAX_NAME_CHARS} characters and is not '.' or '..'", "name")
+            try:
+                checked_name(name)
+            except BadAddress as error:
+                self.found.add(at, error.detail, error.code)
             if isinstance(affordance, dict):
                 self._check_affordance(at, plural, affordance)
             else:

@@ -17,7 +17,7 @@ from things.findings import Findings, Path
 from things.jsontext import decode_unique, encode
 from things.merge_patch import merged
 from things.messages import JSONValue
-from things.schemas import pointer
+from things.pointers import pointer, resolved, unescaped
 from things.td import MAX_TD_BYTES, MAX_TD_DEPTH, ThingDescription
 from things.td_rules import problems_of
 
@@ -32,6 +32,7 @@ Resolver = Callable[[str], Mapping[str, Any] | None]
 
 _PLURALS = ("properties", "actions", "events")
 _PLACEHOLDER = re.compile(r"\{\{([^{}]{1,128})\}\}")
+_ABSENT = object()
 _OPTIONAL = re.compile(r"/(?:properties|actions|events)/[^/]+")
 _RELATIONS = frozenset({"tm:extends", "tm:submodel"})
 _EXCUSED = frozenset({"missing", "no-base", "undefined-security", "undefined-schema", "thing-model"})
@@ -119,7 +120,7 @@ class ThingModel:
         if options is not None:
             for path in self.optional - set(options):
                 _, plural, name = path.split("/")
-                document.get(plural, {}).pop(_unescaped(name), None)
+                document.get(plural, {}).pop(unescaped(name), None)
         document["@type"] = _thing_types(document["@type"])
         links = [link for link in document.pop("links", ()) if link.get("rel") != "tm:extends"]
         links += [{"rel": "type", "href": model_href, "type": "application/tm+json"}] if model_href else []
@@ -298,20 +299,10 @@ class _Composer:
 
 def _part(document: Any, path: str) -> Any:
     """What `path`, a JSON pointer, leads to."""
-    value = document
-    for step in path.split("/")[1:]:
-        name = _unescaped(step)
-        if isinstance(value, Mapping) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            raise Invalid(f"there is nothing at {path[:200]!r}")
-    return value
-
-
-def _unescaped(step: str) -> str:
-    return step.replace("~1", "/").replace("~0", "~")
+    found = resolved(document, path, _ABSENT)
+    if found is _ABSENT:
+        raise Invalid(f"there is nothing at {path[:200]!r}")
+    return found
 
 
 def _affordances(document: Mapping[str, Any]) -> Iterator[str]:

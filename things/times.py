@@ -20,7 +20,20 @@ def rfc3339(at: int) -> str:
 @lru_cache(maxsize=1_024)
 def _second(second: int) -> str:
     # What is written now was mostly created now; spelling the date costs as much as encoding a small document.
-    return (_EPOCH + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S")
+    # isoformat and not strftime, which writes the year 1 as "1".
+    return (_EPOCH + timedelta(seconds=second)).isoformat()[:19]
+
+
+def from_datetime(at: datetime) -> int:
+    """An aware time as µs UTC; raises Invalid for one without a zone, which could be any of 26 hours."""
+    if at.utcoffset() is None:
+        raise Invalid(f"{at.isoformat()} has no time zone; write datetime.now(UTC), or .replace(tzinfo=UTC)")
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def to_datetime(at: int) -> datetime:
+    """µs UTC as an aware time."""
+    return _EPOCH + at * _MICROSECOND
 
 
 def parse_time(text: str) -> int:
@@ -34,6 +47,8 @@ def parse_time(text: str) -> int:
     body = re.sub(r"(\.\d{6})\d+", r"\1", body)
     try:
         moment = datetime.fromisoformat(body.replace("Z", "+00:00")) + timedelta(seconds=leap)
+        # Near both ends an offset leads out of the years that can be written.
+        moment = moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise Invalid(f"{text[:40]!r} is not a time: {error}") from error
     return (moment - _EPOCH) // _MICROSECOND

@@ -279,6 +279,13 @@ class ServiceType(_Word):
     STORAGE_SERVICE = "StorageService", "Storage of state"
     LAUNCHER_SERVICE = "LauncherService", "Starting and stopping programs"
     PROVISIONING_SERVICE = "ProvisioningService", "Joining of devices"
+    ACCOUNT_ADMINISTRATION = "AccountAdministration", "Administration of accounts"
+    OWN_ACCOUNT = "OwnAccount", "The caller's own account"
+    RIGHTS_ADMINISTRATION = "RightsAdministration", "Administration of roles, rules and policies"
+    OWN_RIGHTS = "OwnRights", "The caller's own rights"
+    REQUEST_LEDGER = "RequestLedger", "Requests and their states"
+    LAKE = "Lake", "Sealed history"
+    MESSAGING_NODE = "MessagingNode", "Messaging node"
 
 
 class Unit(StrEnum):
@@ -358,18 +365,3 @@ class Unit(StrEnum):
 
 
 WORDS: tuple[type[_Word], ...] = (DeviceType, PropertyType, ActionType, ServiceType)
-
-_BY_KNOWN_AS = {word.known_as: str(word) for kind in WORDS for word in kind if word.known_as} | {
-    unit.known_as: str(unit) for unit in Unit if unit.known_as
-}
-_SYMBOLS = {str(unit): unit.symbol for unit in Unit}
-
-
-def from_hiveot(term: str) -> str | None:
-    """Our term for one of HiveOT's (`hiveot:thing:sensor:thermometer`), or None if we have none."""
-    return _BY_KNOWN_AS.get(term)
-
-
-def unit_symbol(unit: str) -> str:
-    """What people read for the `unit` of a data schema: our units' symbols, and any other text as it stands."""
-    return _SYMBOLS.get(_BY_KNOWN_AS.get(unit, unit), unit)

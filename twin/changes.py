@@ -125,4 +125,7 @@ def _patch(before: Entry, after: Entry) -> bytes:
 
 def _shown(entry: Entry) -> dict[str, Any]:
     # Read here rather than through the TD, whose documents are kept ready for the loop.
-    return {**from_json(entry.td.text), **entry.overlay}
+    try:
+        return {**from_json(entry.td.text), **entry.overlay}
+    except ValueError:  # damaged on disk, and now replaced
+        return {**entry.overlay}

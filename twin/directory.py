@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from things.callbacks import ignore
 from things.errors import UnknownThing
 from things.messages import JSONValue
 from things.records import Change, DirectoryChange, Entry
@@ -34,10 +35,6 @@ OnChanged = Callable[[DirectoryChange, Entry | None, Entry | None], None]
 
 Condition = Callable[[Entry | None], None]
 """Asked with the standing entry, in the transaction that would change it; raises SkepError to prevent that."""
-
-
-def _unconditional(standing: Entry | None) -> None:
-    """No condition."""
 
 
 class DirectoryStore:
@@ -168,7 +165,7 @@ class DirectoryStore:
         *,
         agent: str | None,
         expires: int | None = None,
-        condition: Condition = _unconditional,
+        condition: Condition = ignore,
     ) -> Entry:
         """Create or replace; the same text again changes nothing and returns the standing entry. Raises what
         `condition` raises."""
@@ -176,7 +173,7 @@ class DirectoryStore:
         assert written.after is not None
         return written.after if written.change is not None else self._entries.get(thing_id, written.after)
 
-    async def remove(self, thing_id: str, *, condition: Condition = _unconditional) -> bool:
+    async def remove(self, thing_id: str, *, condition: Condition = ignore) -> bool:
         """Remove an entry; False if there was none. Raises what `condition` raises."""
         written = await self._written(lambda connection: self._remove(connection, thing_id, condition), frees=True)
         return written.change is not None

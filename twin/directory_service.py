@@ -5,26 +5,41 @@ unknown. Twins are published by their agents; other entries are written here, by
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from time import perf_counter
+from typing import Any, Protocol
 
 from pydantic_core import from_json
 
 from things.addresses import Address, TwinID, is_twin
 from things.errors import Forbidden, Invalid, PreconditionFailed, UnknownThing
-from things.filters import MAX_FILTER_CHARS, And, Comparison, Field, Filter, Operator, Subject, parse_filter
+from things.filters import And, Comparison, Field, Filter, Operator, Subject, parse_filter
 from things.identity import Principal
+from things.jsontext import encode
 from things.merge_patch import merged
 from things.messages import JSONValue, Operation
+from things.methods import Method, MethodService, on_service, on_thing
 from things.records import Change, DirectoryChange, Entry
+from things.service_ids import DIRECTORY
 from things.td import ThingDescription
-from things.times import parse_time, rfc3339
+from things.times import rfc3339
 from things.vocabulary import ServiceType, Term
 from twin.changes import shown_patch
 from twin.directory import OVERLAY_MEMBERS, DirectoryStore
 from twin.entries import TDVersion
-from twin.methods import OBJECT, TEXT, TIME, Given, Method, Service, method, on_thing
+from twin.inputs import (
+    ListChanges,
+    ListTDs,
+    OneThing,
+    Overlay,
+    ReadEntry,
+    ReadTD,
+    RegisterTD,
+    RemoveTD,
+    ThingAsOf,
+    UpdateTD,
+)
 from twin.search import May, Search
 
 
@@ -38,11 +53,11 @@ class View(Protocol):
         ...
 
 
-MAX_PAGE = 1_000
-_AT_A_TIME = 200
-"""Things looked at before others have a turn in the loop."""
-
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100}
+MAX_PAGE_BYTES = 4_194_304
+"""Of descriptions as text; a page ends there however many Things it has, since it is held for each that reads it."""
+_TURN_S = 0.002
+"""Of looking at Things before others have a turn in the loop: to derive one description may take as long as to look at
+hundreds."""
 
 _ASKED = {
     "agent": (Subject.AGENT, Operator.IS),
@@ -53,74 +68,160 @@ _ASKED = {
 _TRIES = 5
 
 
-class DirectoryService(Service):
+class DirectoryService(MethodService):
     """Thing Descriptions: read by everyone as far as they may see, other entries written by managers and services."""
 
-    thing_id = "dtw:directory:things"
-    service_type = ServiceType.DIRECTORY_SERVICE
-    title = "Directory"
-
     def __init__(self, directory: DirectoryStore, may: May, view: View, search: Search) -> None:
-        super().__init__()
         self._directory = directory
         self._may = may
         self._view = view
         self._search = search
+        reads, writes = on_thing(Operation.READ), on_thing(Operation.PUBLISH_TD)
+        lists = on_service(Operation.READ, DIRECTORY)
+        super().__init__(
+            DIRECTORY,
+            Operation.READ,
+            [
+                Method(
+                    name="readTD",
+                    title="Read a Thing Description",
+                    input=ReadTD,
+                    run=self._read,
+                    needs=reads,
+                    safe=True,
+                ),
+                Method(
+                    name="readEntry",
+                    title="Read a Thing Description with its registration",
+                    input=ReadEntry,
+                    run=self._read_entry,
+                    needs=reads,
+                    safe=True,
+                ),
+                Method(
+                    name="listTDs",
+                    title="List Thing Descriptions in order of their ids",
+                    input=ListTDs,
+                    run=self._list,
+                    needs=lists,
+                    safe=True,
+                ),
+                Method(
+                    name="listChanges",
+                    title="What came, went and changed after a change; without one, the newest",
+                    input=ListChanges,
+                    run=self._changes,
+                    needs=lists,
+                    safe=True,
+                ),
+                Method(
+                    name="listVersions",
+                    title="When a Thing's description was published, changed and removed",
+                    input=OneThing,
+                    run=self._versions,
+                    needs=reads,
+                    safe=True,
+                ),
+                Method(
+                    name="readTDAsOf",
+                    title="Read the Thing Description of an instant of the past",
+                    input=ThingAsOf,
+                    run=self._as_of,
+                    needs=reads,
+                    safe=True,
+                ),
+                Method(
+                    name="registerTD",
+                    title="Create or replace an entry that no agent speaks for",
+                    input=RegisterTD,
+                    run=self._register,
+                    needs=writes,
+                ),
+                Method(
+                    name="updateTD",
+                    title="Change members of such an entry (JSON merge patch)",
+                    input=UpdateTD,
+                    run=self._update,
+                    needs=writes,
+                ),
+                Method(
+                    name="removeTD",
+                    title="Remove such an entry",
+                    input=RemoveTD,
+                    run=self._remove,
+                    needs=on_thing(Operation.REMOVE_TD),
+                ),
+                Method(
+                    name="setOverlay",
+                    title="Lay a title or description over what the agent publishes; null takes it away",
+                    input=Overlay,
+                    run=self._overlay,
+                    needs=on_thing(Operation.MANAGE),
+                ),
+            ],
+            type_=ServiceType.DIRECTORY_SERVICE,
+            title="Directory",
+            description="Thing Descriptions of all Things, former ones and changes too, as far as the caller may see.",
+        )
 
-    async def _read(self, given: Given, principal: Principal) -> JSONValue:
-        return self._view.of(self._known(given, principal), principal, given.get("protocol"))
+    async def _read(self, given: ReadTD, principal: Principal) -> JSONValue:
+        return self._view.of(self._known(given, principal), principal, given.protocol)
 
-    async def _read_entry(self, given: Given, principal: Principal) -> JSONValue:
+    async def _read_entry(self, given: ReadEntry, principal: Principal) -> JSONValue:
         return self._entry(self._known(given, principal), given, principal)
 
-    def _entry(self, entry: Entry, given: Given, principal: Principal) -> dict[str, JSONValue]:
+    def _entry(self, entry: Entry, given: ReadEntry | ListTDs, principal: Principal) -> dict[str, JSONValue]:
         """The TD with its registration; of a twin as `text` if that is asked for: whoever passes it on as it is spares
         reading and writing it."""
-        document, protocol = _entry_document(entry), given.get("protocol")
-        if given.get("encoded") and is_twin(entry.thing_id):
+        document, protocol = _entry_document(entry), given.protocol
+        if given.encoded and is_twin(entry.thing_id):
             document["text"] = self._view.text(entry, principal, protocol).decode()
         else:
             document["td"] = self._view.of(entry, principal, protocol)
         return document
 
-    def _known(self, given: Given, principal: Principal) -> Entry:
-        entry = self._directory.get(given["thingID"])
+    def _known(self, given: OneThing, principal: Principal) -> Entry:
+        entry = self._directory.get(given.thing_id)
         if entry is None or not self._may(principal, Operation.READ, Address(entry.thing_id)):
-            raise UnknownThing(given["thingID"])
+            raise UnknownThing(given.thing_id)
         return entry
 
-    async def _list(self, given: Given, principal: Principal) -> JSONValue:
+    async def _list(self, given: ListTDs, principal: Principal) -> JSONValue:
         """A page; the cursor is the id of its last entry, `change` the newest change that is in it."""
         change = self._directory.last_change
-        if given.get("count"):
+        if given.count:
             return {"items": [], "total": sum([1 async for _ in self._found(given, principal)]), "change": change}
-        limit, skipped = given.get("limit", 100), given.get("offset", 0)
+        limit, skipped = given.limit, given.offset
         items: list[JSONValue] = []
-        last = ""
+        last, size = "", 0
         async for entry in self._found(given, principal):
             if skipped:
                 skipped -= 1
-            elif len(items) == limit:
+            elif len(items) == limit or size >= MAX_PAGE_BYTES:
                 return {"items": items, "cursor": last, "change": change}
             else:
-                items.append(
-                    self._entry(entry, given, principal)
-                    if given.get("entries")
-                    else self._view.of(entry, principal, given.get("protocol"))
-                )
+                if given.entries:
+                    document = self._entry(entry, given, principal)
+                    text = document.get("text")
+                    size += len(text) if isinstance(text, str) else len(encode(document))
+                    items.append(document)
+                else:
+                    items.append(self._view.of(entry, principal, given.protocol))
                 last = entry.thing_id
         return {"items": items, "change": change}
 
-    async def _found(self, given: Given, principal: Principal) -> AsyncIterator[Entry]:
+    async def _found(self, given: ListTDs, principal: Principal) -> AsyncIterator[Entry]:
         """The entries that the caller may know of and asked for, in order of their ids."""
-        filter_, after = _filter(given), given.get("cursor", "")
+        filter_, after = _filter(given), given.cursor or ""
         if filter_ is None:
             candidates = self._directory.ids(after)
         else:
             candidates = await self._search.candidates(filter_, after)
-        for looked_at, thing_id in enumerate(candidates, 1):
-            if looked_at % _AT_A_TIME == 0:
+        begun = perf_counter()
+        for thing_id in candidates:
+            if perf_counter() - begun > _TURN_S:
                 await asyncio.sleep(0)
+                begun = perf_counter()
             entry = self._directory.get(thing_id)
             if (
                 entry is not None
@@ -129,16 +230,14 @@ class DirectoryService(Service):
             ):
                 yield entry
 
-    async def _changes(self, given: Given, principal: Principal) -> JSONValue:
+    async def _changes(self, given: ListChanges, principal: Principal) -> JSONValue:
         """Changes after one, as far as the caller may know of them; `last` is the `after` of the next question."""
-        after = given.get("after")
+        after = given.after
         if after is None:
             return {"items": [], "last": self._directory.last_change}
-        changes = self._directory.changes_since(after, given.get("limit", 100))
+        changes = self._directory.changes_since(after, given.limit)
         items: list[JSONValue] = [
-            shown
-            for change in changes
-            if (shown := self._change(change, principal, diff=bool(given.get("diff")))) is not None
+            shown for change in changes if (shown := self._change(change, principal, diff=given.diff)) is not None
         ]
         return {"items": items, "last": changes[-1].id if changes else after}
 
@@ -157,17 +256,17 @@ class DirectoryService(Service):
                 told["patch"] = shown_patch(from_json(change.patch), change.thing_id, td)
         return told
 
-    async def _versions(self, given: Given, principal: Principal) -> JSONValue:
+    async def _versions(self, given: OneThing, principal: Principal) -> JSONValue:
         """When which version was published; removals are versions without a TD."""
-        found = await self._directory.versions(given["thingID"])
+        found = await self._directory.versions(given.thing_id)
         if not found:
-            raise UnknownThing(given["thingID"])
+            raise UnknownThing(given.thing_id)
         return {"items": [_version_document(version) for version in found]}
 
-    async def _as_of(self, given: Given, principal: Principal) -> JSONValue:
+    async def _as_of(self, given: ThingAsOf, principal: Principal) -> JSONValue:
         """The TD as the caller would have seen it, with today's rights and addresses."""
-        thing_id = given["thingID"]
-        version = await self._directory.as_of(thing_id, parse_time(given["time"]))
+        thing_id = given.thing_id
+        version = await self._directory.as_of(thing_id, given.time)
         if version is None or version.td is None:
             raise UnknownThing(thing_id)
         entry = Entry(
@@ -178,27 +277,24 @@ class DirectoryService(Service):
             created=version.published,
             modified=version.published,
         )
-        document = dict(self._view.of(entry, principal, given.get("protocol")))
+        document = dict(self._view.of(entry, principal, given.protocol))
         # Whether its agent is here now says nothing about then.
         for name in (Term.ONLINE.value, Term.LAST_SEEN.value):
             document.pop(name, None)
         return {**_version_document(version), "td": document}
 
-    async def _register(self, given: Given, principal: Principal) -> JSONValue:
-        thing_id, document = given["thingID"], given["td"]
+    async def _register(self, given: RegisterTD, principal: Principal) -> JSONValue:
+        thing_id, document = given.thing_id, given.td
         _refuse_twin(thing_id)
         if document.get("id", thing_id) != thing_id:
             raise Invalid("the TD's id is another one than that of the entry")
-        expires = given.get("expires")
         td = ThingDescription.of({**document, "id": thing_id})
-        condition = _Condition(given.get("ifMatch"), given.get("ifNoneMatch"))
-        entry = await self._directory.put(
-            thing_id, td, agent=None, expires=None if expires is None else parse_time(expires), condition=condition
-        )
+        condition = _Condition(given.if_match, given.if_none_match)
+        entry = await self._directory.put(thing_id, td, agent=None, expires=given.expires, condition=condition)
         return {**_entry_document(entry), "isNew": condition.found_nothing}
 
-    async def _update(self, given: Given, principal: Principal) -> JSONValue:
-        thing_id, patch, wanted = given["thingID"], given["patch"], given.get("ifMatch")
+    async def _update(self, given: UpdateTD, principal: Principal) -> JSONValue:
+        thing_id, patch, wanted = given.thing_id, given.patch, given.if_match
         _refuse_twin(thing_id)
         if patch.get("id", thing_id) != thing_id:
             raise Invalid("the id of an entry cannot be changed")
@@ -217,106 +313,15 @@ class DirectoryService(Service):
             return _entry_document(entry)
         raise PreconditionFailed("the entry changes faster than it can be patched")
 
-    async def _remove(self, given: Given, principal: Principal) -> JSONValue:
-        _refuse_twin(given["thingID"])
-        if not await self._directory.remove(given["thingID"], condition=_Condition(given.get("ifMatch"), None)):
-            raise UnknownThing(given["thingID"])
+    async def _remove(self, given: RemoveTD, principal: Principal) -> JSONValue:
+        _refuse_twin(given.thing_id)
+        if not await self._directory.remove(given.thing_id, condition=_Condition(given.if_match, None)):
+            raise UnknownThing(given.thing_id)
         return {}
 
-    async def _overlay(self, given: Given, principal: Principal) -> JSONValue:
-        overlay = {name: given[name] for name in OVERLAY_MEMBERS if name in given}
-        return _entry_document(await self._directory.set_overlay(given["thingID"], overlay))
-
-    methods: ClassVar[Mapping[str, Method]] = {
-        "readTD": method(
-            "Read a Thing Description",
-            on_thing(Operation.READ),
-            _read,
-            {"thingID": TEXT, "protocol": TEXT},
-            ["thingID"],
-        ),
-        "readEntry": method(
-            "Read a Thing Description with its registration",
-            on_thing(Operation.READ),
-            _read_entry,
-            {"thingID": TEXT, "protocol": TEXT, "encoded": {"type": "boolean"}},
-            ["thingID"],
-        ),
-        "listTDs": method(
-            "List Thing Descriptions in order of their ids",
-            lambda given: (Operation.READ, Address(DirectoryService.thing_id)),
-            _list,
-            {
-                "limit": _LIMIT,
-                "offset": {"type": "integer", "minimum": 0},
-                "cursor": TEXT,
-                "agent": TEXT,
-                "type": TEXT,
-                "text": TEXT,
-                "filter": {"type": "string", "minLength": 1, "maxLength": MAX_FILTER_CHARS},
-                "protocol": TEXT,
-                "count": {"type": "boolean"},
-                "entries": {"type": "boolean"},
-                "encoded": {"type": "boolean"},
-            },
-        ),
-        "listChanges": method(
-            "What came, went and changed after a change; without one, the newest",
-            lambda given: (Operation.READ, Address(DirectoryService.thing_id)),
-            _changes,
-            {"after": {"type": "integer", "minimum": 0}, "limit": _LIMIT, "diff": {"type": "boolean"}},
-        ),
-        "listVersions": method(
-            "When a Thing's description was published, changed and removed",
-            on_thing(Operation.READ),
-            _versions,
-            {"thingID": TEXT},
-            ["thingID"],
-        ),
-        "readTDAsOf": method(
-            "Read the Thing Description of an instant of the past",
-            on_thing(Operation.READ),
-            _as_of,
-            {"thingID": TEXT, "time": TIME, "protocol": TEXT},
-            ["thingID", "time"],
-        ),
-        "registerTD": method(
-            "Create or replace an entry that no agent speaks for",
-            on_thing(Operation.PUBLISH_TD),
-            _register,
-            {"thingID": TEXT, "td": OBJECT, "expires": TIME, "ifMatch": TEXT, "ifNoneMatch": TEXT},
-            ["thingID", "td"],
-            is_safe=False,
-        ),
-        "updateTD": method(
-            "Change members of such an entry (JSON merge patch)",
-            on_thing(Operation.PUBLISH_TD),
-            _update,
-            {"thingID": TEXT, "patch": OBJECT, "ifMatch": TEXT},
-            ["thingID", "patch"],
-            is_safe=False,
-        ),
-        "removeTD": method(
-            "Remove such an entry",
-            on_thing(Operation.REMOVE_TD),
-            _remove,
-            {"thingID": TEXT, "ifMatch": TEXT},
-            ["thingID"],
-            is_safe=False,
-        ),
-        "setOverlay": method(
-            "Lay a title or description over what the agent publishes; null takes it away",
-            on_thing(Operation.MANAGE),
-            _overlay,
-            {
-                "thingID": TEXT,
-                "title": {"oneOf": [TEXT, {"type": "null"}]},
-                "description": {"oneOf": [{"type": "string", "maxLength": 8_192}, {"type": "null"}]},
-            },
-            ["thingID"],
-            is_safe=False,
-        ),
-    }
+    async def _overlay(self, given: Overlay, principal: Principal) -> JSONValue:
+        overlay = {name: getattr(given, name) for name in OVERLAY_MEMBERS if name in given.model_fields_set}
+        return _entry_document(await self._directory.set_overlay(given.thing_id, overlay))
 
 
 @dataclass(slots=True)
@@ -345,15 +350,15 @@ def _refuse_twin(thing_id: str) -> None:
         raise Forbidden("a twin's TD is published by its own agent only")
 
 
-def _filter(given: Given) -> Filter | None:
+def _filter(given: ListTDs) -> Filter | None:
     """Everything that is asked of an entry, as one filter."""
     asked: list[Filter] = [
-        Comparison(Field(subject), operator, given[name])
+        Comparison(Field(subject), operator, text)
         for name, (subject, operator) in _ASKED.items()
-        if name in given
+        if (text := getattr(given, name)) is not None
     ]
-    if "filter" in given:
-        asked.append(parse_filter(given["filter"]))
+    if given.filter is not None:
+        asked.append(parse_filter(given.filter))
     return And(tuple(asked)) if asked else None
 
 

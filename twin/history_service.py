@@ -6,7 +6,7 @@ Everything is shown as far as the caller may see it, down to single properties a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -15,37 +15,36 @@ from things.durations import window_seconds
 from things.errors import BadCursor, Invalid, UnknownThing
 from things.identity import Principal
 from things.messages import JSONValue, Operation
+from things.methods import Method, MethodService, on_service, on_thing
 from things.records import HistoryQuery, Row
-from things.times import parse_time, rfc3339
+from things.service_ids import HISTORY
+from things.times import rfc3339
 from things.vocabulary import ServiceType
 from twin.directory import DirectoryStore
-from twin.methods import TEXT, TEXTS, TIME, Given, Method, Service, method, on_thing
+from twin.inputs import MAX_WINDOWS, Difference, ListAsOf, ReadHistory, ReadWindows, Series, ThingAsOf
 from twin.readings import Readings
 from twin.search import May
 from twin.time_travel import TimeTravel, View
-from twin.windows import AGGREGATES, nice_window_us
-
-MAX_HISTORY_PAGE = 10_000
-MAX_WINDOWS = 10_000
-MAX_THINGS = 1_000
+from twin.windows import nice_window_us
 
 
-def _history_need(given: Given) -> tuple[Operation, Address]:
-    thing_id = given.get("thingID")
-    if thing_id is None:
-        return Operation.READ, Address(HistoryService.thing_id)
-    kind, names = given.get("kind"), {*given.get("names", ()), *([given["name"]] if "name" in given else ())}
+def _need(given: Series) -> tuple[Operation, Address]:
+    if given.thing_id is None:
+        return Operation.READ, Address(HISTORY)
+    names = set(given.all_names)
     if len(names) != 1:
-        return Operation.HISTORY, Address(thing_id)
-    return Operation.HISTORY, Address(thing_id, Kind(kind) if kind else None, names.pop())
+        return Operation.HISTORY, Address(given.thing_id)
+    return Operation.HISTORY, Address(given.thing_id, given.series_kind, names.pop())
 
 
-class HistoryService(Service):
+def _difference_need(given: Difference) -> tuple[Operation, Address]:
+    if given.thing_id is None:
+        return Operation.READ, Address(HISTORY)
+    return Operation.HISTORY, Address(given.thing_id)
+
+
+class HistoryService(MethodService):
     """Stored events and values, hot and sealed as one series."""
-
-    thing_id = "dtw:history:readings"
-    service_type = ServiceType.HISTORY_SERVICE
-    title = "History"
 
     def __init__(
         self,
@@ -58,13 +57,67 @@ class HistoryService(Service):
         gateway: str = "",
     ) -> None:
         """`gateway` is the id under which the readings lie in a lake."""
-        super().__init__()
         self._gateway = gateway
         self._directory = directory
         self._readings = readings
         self._may = may
         self._clock = clock
         self._then = TimeTravel(directory, readings, may, view)
+        super().__init__(
+            HISTORY,
+            Operation.READ,
+            [
+                Method(
+                    name="readHistory",
+                    title="Read stored events and values, by time, or after a row by row id",
+                    input=ReadHistory,
+                    run=self._read,
+                    needs=_need,
+                    safe=True,
+                ),
+                Method(
+                    name="readWindows",
+                    title=(
+                        "Sum up stored values by windows of time, of a given length or as many as make a number of"
+                        " points"
+                    ),
+                    input=ReadWindows,
+                    run=self._windows,
+                    needs=_need,
+                    safe=True,
+                ),
+                Method(
+                    name="readAsOf",
+                    title="Read a Thing as it was at an instant: its description and the values of its properties",
+                    input=ThingAsOf,
+                    run=self._as_of,
+                    needs=on_thing(Operation.HISTORY),
+                    safe=True,
+                ),
+                Method(
+                    name="listAsOf",
+                    title="List the Thing Descriptions of an instant in order of their ids",
+                    input=ListAsOf,
+                    run=self._list_as_of,
+                    needs=on_service(Operation.READ, HISTORY),
+                    safe=True,
+                ),
+                Method(
+                    name="difference",
+                    title=(
+                        "What is different at one instant (now, if none is given) from what was at another,"
+                        " of a Thing or of all"
+                    ),
+                    input=Difference,
+                    run=self._difference,
+                    needs=_difference_need,
+                    safe=True,
+                ),
+            ],
+            type_=ServiceType.HISTORY_SERVICE,
+            title="History",
+            description="Stored events and values, sums of them, and Things as they were.",
+        )
 
     def requirement(self, name: str, data: JSONValue) -> tuple[Operation, Address]:
         """As ever; a name that stands alone is that of an event only if the Thing has no such property."""
@@ -75,11 +128,11 @@ class HistoryService(Service):
             address = address._replace(kind=Kind.EVENT if is_event else Kind.PROPERTY)
         return operation, address
 
-    async def _read(self, given: Given, principal: Principal) -> JSONValue:
+    async def _read(self, given: ReadHistory, principal: Principal) -> JSONValue:
         things = self._things(given, principal)
         if not things:
             return {"gateway": self._gateway, "items": []}
-        query = _history_query(given, things)
+        query = _page_query(given, things)
         rows = await self._readings.read(query)
         shown = self._shown(principal)
         items: list[JSONValue] = [_row_document(row) for row in rows if shown(row.thing_id, row.kind, row.name)]
@@ -92,23 +145,23 @@ class HistoryService(Service):
             "cursor": _cursor(rows[-1], by_row=query.after_row is not None),
         }
 
-    async def _windows(self, given: Given, principal: Principal) -> JSONValue:
+    async def _windows(self, given: ReadWindows, principal: Principal) -> JSONValue:
         """`{"window","items":[{"kind","name","from","to",…}]}`, by kind, name and time; the window is in seconds."""
-        query = replace(_history_query(given, self._things(given, principal)), limit=MAX_WINDOWS + 1)
+        query = replace(_query(given, self._things(given, principal)), limit=MAX_WINDOWS + 1)
         window_us = await self._window(given, query)
         found = await self._readings.windows(query, window_us) if window_us else []
         if len(found) > MAX_WINDOWS:
             raise Invalid("this spans too many windows; use a narrower time or a wider window")
         shown = self._shown(principal)
-        asked = given.get("agg", ("avg", "min", "max", "count"))
+        asked = given.agg
         items: list[JSONValue] = [
             _window_document(one, window_us, asked) for one in found if shown(one["thing_id"], one["kind"], one["name"])
         ]
         return {"window": window_us / 1_000_000, "items": items}
 
-    async def _window(self, given: Given, query: HistoryQuery) -> int:
+    async def _window(self, given: ReadWindows, query: HistoryQuery) -> int:
         """The length that was asked for, or that gives the number of points asked for; 0 where nothing is stored."""
-        window, points = given.get("window"), given.get("points")
+        window, points = given.window, given.points
         if (window is None) == (points is None):
             raise Invalid("either a window such as 5m or a number of points is needed")
         if window is not None:
@@ -121,25 +174,23 @@ class HistoryService(Service):
             start = oldest[0].created
         return nice_window_us(max(end - start, 1), points or 1)
 
-    async def _as_of(self, given: Given, principal: Principal) -> JSONValue:
-        time = parse_time(given["time"])
-        return await self._then.thing(given["thingID"], time, principal, given.get("protocol"))
+    async def _as_of(self, given: ThingAsOf, principal: Principal) -> JSONValue:
+        return await self._then.thing(given.thing_id, given.time, principal, given.protocol)
 
-    async def _list_as_of(self, given: Given, principal: Principal) -> JSONValue:
+    async def _list_as_of(self, given: ListAsOf, principal: Principal) -> JSONValue:
         return await self._then.listing(
-            parse_time(given["time"]),
+            given.time,
             principal,
-            given.get("protocol"),
-            after=given.get("cursor", ""),
-            offset=given.get("offset", 0),
-            limit=given.get("limit", 100),
+            given.protocol,
+            after=given.cursor or "",
+            offset=given.offset,
+            limit=given.limit,
         )
 
-    async def _difference(self, given: Given, principal: Principal) -> JSONValue:
-        start = parse_time(given["from"])
-        end = parse_time(given["to"]) if "to" in given else self._clock()
+    async def _difference(self, given: Difference, principal: Principal) -> JSONValue:
+        end = self._clock() if given.end is None else given.end
         return await self._then.difference(
-            given.get("thingID"), start, end, principal, after=given.get("cursor", ""), limit=given.get("limit", 100)
+            given.thing_id, given.start, end, principal, after=given.cursor or "", limit=given.limit
         )
 
     def _shown(self, principal: Principal) -> Callable[[str, str, str], bool]:
@@ -151,92 +202,26 @@ class HistoryService(Service):
 
         return shown
 
-    def _things(self, given: Given, principal: Principal) -> Sequence[str]:
-        if "thingID" in given:
-            if self._directory.get(given["thingID"]) is None:
-                raise UnknownThing(given["thingID"])
-            return [given["thingID"]]
-        known = given["things"] if "things" in given else self._directory.ids()
+    def _things(self, given: Series, principal: Principal) -> Sequence[str]:
+        if given.thing_id is not None:
+            if self._directory.get(given.thing_id) is None:
+                raise UnknownThing(given.thing_id)
+            return [given.thing_id]
+        asked = given.things if isinstance(given, ReadHistory) else None
+        known = self._directory.ids() if asked is None else asked
         return [
             thing_id
             for thing_id in known
             if self._directory.get(thing_id) is not None and self._may(principal, Operation.HISTORY, Address(thing_id))
         ]
 
-    methods: ClassVar[Mapping[str, Method]] = {
-        "readHistory": method(
-            "Read stored events and values, by time, or after a row by row id",
-            _history_need,
-            _read,
-            {
-                "thingID": TEXT,
-                "things": TEXTS,
-                "kind": {"enum": ["event", "property"]},
-                "name": TEXT,
-                "names": TEXTS,
-                "from": TIME,
-                "to": TIME,
-                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_HISTORY_PAGE, "default": 1_000},
-                "cursor": TEXT,
-                "afterRow": {"type": "integer", "minimum": 0},
-                "order": {"enum": ["asc", "desc"], "default": "asc"},
-            },
-        ),
-        "readWindows": method(
-            "Sum up stored values by windows of time, of a given length or as many as make a number of points",
-            _history_need,
-            _windows,
-            {
-                "thingID": TEXT,
-                "kind": {"enum": ["event", "property"]},
-                "name": TEXT,
-                "names": TEXTS,
-                "from": TIME,
-                "to": TIME,
-                "window": TEXT,
-                "points": {"type": "integer", "minimum": 1, "maximum": MAX_WINDOWS},
-                "agg": {"type": "array", "items": {"enum": list(AGGREGATES)}, "minItems": 1, "maxItems": 7},
-            },
-            ["thingID"],
-        ),
-        "readAsOf": method(
-            "Read a Thing as it was at an instant: its description and the values of its properties",
-            on_thing(Operation.HISTORY),
-            _as_of,
-            {"thingID": TEXT, "time": TIME, "protocol": TEXT},
-            ["thingID", "time"],
-        ),
-        "listAsOf": method(
-            "List the Thing Descriptions of an instant in order of their ids",
-            _history_need,
-            _list_as_of,
-            {
-                "time": TIME,
-                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_THINGS, "default": 100},
-                "offset": {"type": "integer", "minimum": 0},
-                "cursor": TEXT,
-                "protocol": TEXT,
-            },
-            ["time"],
-        ),
-        "difference": method(
-            "What is different at one instant (now, if none is given) from what was at another, of a Thing or of all",
-            _history_need,
-            _difference,
-            {
-                "thingID": TEXT,
-                "from": TIME,
-                "to": TIME,
-                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_THINGS, "default": 100},
-                "cursor": TEXT,
-            },
-            ["from"],
-        ),
-    }
+
+def _query(given: Series, things: Sequence[str]) -> HistoryQuery:
+    return HistoryQuery(things=things, kind=given.series_kind, names=given.all_names, start=given.start, end=given.end)
 
 
-def _history_query(given: Given, things: Sequence[str]) -> HistoryQuery:
-    start, end, cursor, after_row = (given.get(name) for name in ("from", "to", "cursor", "afterRow"))
+def _page_query(given: ReadHistory, things: Sequence[str]) -> HistoryQuery:
+    cursor, after_row = given.cursor, given.after_row
     after = None
     if cursor is not None:
         created, _, row_id = cursor.partition(".")
@@ -248,16 +233,12 @@ def _history_query(given: Given, things: Sequence[str]) -> HistoryQuery:
             after = (int(created), int(row_id))
     if any(abs(number) >= 2**63 for number in (*(after or ()), after_row or 0)):
         raise BadCursor(str(cursor or after_row))
-    return HistoryQuery(
-        things=things,
-        kind=Kind(given["kind"]) if "kind" in given else None,
-        names=[*given.get("names", ()), *([given["name"]] if "name" in given else ())],
-        start=None if start is None else parse_time(start),
-        end=None if end is None else parse_time(end),
+    return replace(
+        _query(given, things),
         after_row=after_row,
         after=after,
-        descending=given.get("order") == "desc" and after_row is None,
-        limit=given.get("limit", 1_000),
+        descending=given.order == "desc" and after_row is None,
+        limit=given.limit,
     )
 
 

@@ -1,19 +1,17 @@
-"""Schema changes: numbered, append-only functions, recorded in the database they changed.
-
-All of a start's missing migrations run in one transaction: all or none. Before they touch a file that has data, a copy
-is set aside next to it (`twin.db.before-3`). A database that a newer skep has changed is refused, not guessed at.
-"""
+"""The schema of `twin.db`: what its changes are recorded in, and the copy that is set aside before them."""
 
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, text
 
-from things.errors import NewerSchema, StorageDamaged
+from things.errors import StorageDamaged
+from things.migrations import Step, apply_missing
 
 
 class Migration(NamedTuple):
@@ -31,37 +29,51 @@ def migrate(engine: Engine, migrations: Sequence[Migration], *, backup_of: Path 
         assert migration.number == expected, "migrations are numbered from 1 without gaps"
     if backup_of is not None:
         _check(engine, backup_of)
-    current = _current(engine)
-    if current > len(migrations):
-        raise NewerSchema(str(backup_of or "the database"), current, len(migrations))
-    if current == len(migrations):
-        return current
-    if backup_of is not None and current > 0:
-        _back_up(backup_of, backup_of.with_name(f"{backup_of.name}.before-{current + 1}"))
-    with engine.begin() as connection:
-        for migration in migrations[current:]:
-            migration.apply(connection)
+    steps = [Step(migration.name, migration.apply) for migration in migrations]
+    return apply_missing(_Schema(engine, backup_of), steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    engine: Engine
+    file: Path | None
+
+    @property
+    def name(self) -> str:
+        return str(self.file or "the database")
+
+    def done(self) -> int:
+        with self.engine.begin() as connection:
             connection.execute(
-                text("INSERT INTO skep_migrations (number, name) VALUES (:number, :name)"),
-                {"number": migration.number, "name": migration.name},
+                text("CREATE TABLE IF NOT EXISTS skep_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL)")
             )
-    return len(migrations)
+            found = connection.execute(text("SELECT max(number) FROM skep_migrations")).scalar()
+        return int(found or 0)
 
+    def set_aside(self, number: int) -> None:
+        if self.file is not None:
+            _back_up(self.file, self.file.with_name(f"{self.file.name}.before-{number}"))
 
-def _current(engine: Engine) -> int:
-    with engine.begin() as connection:
+    def changing(self) -> AbstractContextManager[Connection]:
+        return self.engine.begin()
+
+    def record(self, connection: Connection, number: int, name: str) -> None:
         connection.execute(
-            text("CREATE TABLE IF NOT EXISTS skep_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+            text("INSERT INTO skep_migrations (number, name) VALUES (:number, :name)"), {"number": number, "name": name}
         )
-        found = connection.execute(text("SELECT max(number) FROM skep_migrations")).scalar()
-    return int(found or 0)
 
 
 def _check(engine: Engine, path: Path) -> None:
     with engine.connect() as connection:
-        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        try:
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        except ValueError as error:  # the driver could not decode what the check says
+            found = str(error)
     if found != "ok":
-        raise StorageDamaged(f"{path} is damaged: {found}")
+        raise StorageDamaged(
+            f"{path} is damaged ({found}); it was left as it is: restore a backup, or begin anew by: "
+            f"skep stores reset {path.name}"
+        )
 
 
 def _back_up(source: Path, target: Path) -> None:

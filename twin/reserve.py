@@ -35,6 +35,7 @@ class Reserve:
             return False
         partial = self._path.with_suffix(".partial")
         try:
+            partial.touch(mode=0o600)
             with partial.open("wb") as file:
                 # Zeros are written rather than allocated: not every file system a gateway has can allocate.
                 file.write(bytes(self._size))

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from things.errors import SkepError
+from things.errors import SkepError, StorageDamaged
 from twin.database import Database, open_database
 from twin.directory import DirectoryStore
 from twin.history import HistoryStore, open_history
@@ -61,8 +61,10 @@ async def open_twin(
     reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     checkpoint_s: float = CHECKPOINT_S,
     durable_history: bool = True,
+    stamp: int = 0,
 ) -> AsyncIterator[Twin]:
-    """Open the stores of a home. Raises StorageDamaged for what cannot be trusted, StorageFailed, StorageFull."""
+    """Open the stores of a home. New files carry `stamp`, which says whose they are. Raises StorageDamaged for what
+    cannot be trusted, StorageFailed, StorageFull."""
     reserve = Reserve(home / "reserve", reserve_bytes)
     if not await anyio.to_thread.run_sync(reserve.restore):
         log.warning("no space can be set aside for bad days", extra={"home": str(home), "bytes": reserve_bytes})
@@ -71,15 +73,22 @@ async def open_twin(
             open_database(home / "twin.db", MIGRATIONS, database_url=database_url, reserve=reserve)
         )
         history = await stack.enter_async_context(
-            open_history(home / "history", reserve=reserve, durable=durable_history)
+            open_history(home / "history", reserve=reserve, durable=durable_history, stamp=stamp)
         )
-        directory = await DirectoryStore.load(database, clock)
-        values = await LatestValues.load(database, history.read, lambda thing_id: directory.get(thing_id) is not None)
+        try:
+            directory = await DirectoryStore.load(database, clock)
+            values = await LatestValues.load(
+                database, history.read, lambda thing_id: directory.get(thing_id) is not None
+            )
+            ledger = await LedgerStore.load(database)
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
+            # The pages are whole, and what is in them is not.
+            raise StorageDamaged(f"{database.name} holds what cannot be read: {error}") from error
         twin = Twin(
             directory=directory,
             values=values,
             history=history,
-            ledger=await LedgerStore.load(database),
+            ledger=ledger,
             presence=PresenceStore(database),
             database=database,
         )
@@ -93,31 +102,37 @@ async def open_twin(
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([checkpointing])
                 await history.close()
-                await checkpoints.write()
+                await checkpoints.finish()
 
 
 class _Checkpoints:
-    """Writes latest values from time to time, marked with a history row that was committed a while ago.
+    """Writes latest values from time to time, marked with the history row up to which they were taken.
 
-    Between the commit of a row and the moment its value is taken lies a step or two of the loop, so the newest row is
-    never a safe mark; the one of the time before is. What is replayed twice changes nothing.
+    Between the commit of a row and the moment its value is taken lies a step or two of the loop: the row that is marked
+    is one whose append has been answered. What is replayed twice changes nothing.
     """
 
     def __init__(self, twin: Twin) -> None:
         self._twin = twin
-        self._safe = twin.values.checkpointed_row
 
     async def run(self, interval_s: float) -> None:
         """Go on until cancelled."""
         while True:
-            seen = self._twin.history.last_row
             await anyio.sleep(interval_s)
-            self._safe = max(self._safe, seen)
-            await self.write()
+            try:
+                answered = await self._twin.history.answered()
+            except SkepError:
+                continue  # the store says so itself
+            await self._write(answered)
 
-    async def write(self) -> None:
+    async def finish(self) -> None:
+        """Write for the last time, once the history is closed: a start has nothing to read again."""
+        await asyncio.sleep(0)  # those that the last commit answered
+        await self._write(self._twin.history.last_row)
+
+    async def _write(self, row: int) -> None:
         """Write now; a store that cannot is said so, and tried again the next time."""
         try:
-            await self._twin.values.checkpoint(self._safe)
+            await self._twin.values.checkpoint(max(row, self._twin.values.checkpointed_row))
         except SkepError as error:
             log.warning("latest values were not written", extra={"reason": error.detail})

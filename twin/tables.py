@@ -89,6 +89,7 @@ class RequestRow(SQLModel, table=True):
     attempts: int
     progress: float | None = Field(default=None, sa_column=Column(Float))
     seq: int = Field(sa_column=Column(Big, nullable=False))
+    authority: str | None = None
 
 
 class TransitionRow(SQLModel, table=True):
@@ -188,8 +189,13 @@ def _third(connection: Connection) -> None:
     )
 
 
+def _fourth(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE requests ADD COLUMN authority TEXT")
+
+
 MIGRATIONS = (
     Migration(1, "directory, latest values, ledger", _first),
     Migration(2, "presence of agents", _second),
     Migration(3, "changes of the directory", _third),
+    Migration(4, "by whom requests were made", _fourth),
 )

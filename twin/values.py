@@ -1,8 +1,9 @@
 """Latest values by series, in memory for reading, and how they come back after a restart.
 
-A later value is one created later; of two created at the same instant, the one with the higher history row. Values are
-written to the twin's database from time to time with the history row up to which they are complete; at start the
-checkpoint is read and history after that row is replayed, so nothing that was acknowledged is missing.
+The latest value is the one with the highest history row, unless its source says that it is older (`things.lateness`):
+what the wall clock did in between does not matter. Values are written to the twin's database from time to time with the
+history row up to which they are complete; at start the checkpoint is read and history after that row is replayed, so
+nothing that was acknowledged is missing.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from pydantic_core import from_json
 from sqlalchemy import Connection, delete, select
 
 from things.addresses import Kind
+from things.lateness import is_late
 from things.messages import JSONValue
 from things.records import HistoryQuery, Row, Value
 from twin.database import Database
@@ -39,6 +41,8 @@ class LatestValues:
         self._changed: set[tuple[str, Kind, str]] = set()
         self._dropped: set[str] = set()
         self._checkpointed = 0
+        self.unreadable = 0
+        """Rows of history that were not JSON when they were replayed."""
         self._writing = asyncio.Lock()
         self._upsert = upsert(_LATEST, database.engine)
         self._mark = upsert(_MARKS, database.engine)
@@ -54,10 +58,11 @@ class LatestValues:
         values = cls(database)
         rows, mark = await database.read(_checkpoint)
         values._checkpointed = mark
+        kinds = {one.value: one for one in Kind}  # by a dictionary: a start reads tens of thousands
         for thing_id, kind, name, value, created, received, row_id, quality in rows:
             series = values._things.setdefault(thing_id, {})
-            series[Kind(kind), name] = _value(value.encode(), created, received, row_id, quality)
-            values._note(thing_id, Kind(kind), name)
+            series[kinds[kind], name] = _value(value.encode(), created, received, row_id, quality)
+            values._note(thing_id, kinds[kind], name)
         after = mark
         while True:
             page = await replay(HistoryQuery(after_row=after, limit=REPLAY_ROWS))
@@ -65,9 +70,12 @@ class LatestValues:
                 if not is_known(row.thing_id):
                     continue
                 kind = Kind(row.kind)
-                values.put(
-                    row.thing_id, kind, row.name, _value(row.value, row.created, row.received, row.row_id, row.quality)
-                )
+                try:
+                    value = _value(row.value, row.created, row.received, row.row_id, row.quality)
+                except (ValueError, TypeError):  # a damaged row: the one before it stays the latest
+                    values.unreadable += 1
+                    continue
+                values.put(row.thing_id, kind, row.name, value)
             if len(page) < REPLAY_ROWS:
                 return values
             after = page[-1].row_id
@@ -76,6 +84,11 @@ class LatestValues:
     def checkpointed_row(self) -> int:
         """The history row up to which the checkpoint is complete."""
         return self._checkpointed
+
+    @property
+    def last_received(self) -> int:
+        """The latest time (µs UTC) at which one of these values was received; 0 without any. Looks at all of them."""
+        return max((value.received for series in self._things.values() for value in series.values()), default=0)
 
     def get(self, thing_id: str, kind: Kind, name: str) -> Value | None:
         """The latest value of a series."""
@@ -92,12 +105,16 @@ class LatestValues:
         return ((thing_id, series[key].value) for thing_id, series in self._having.get(name, {}).items())
 
     def put(self, thing_id: str, kind: Kind, name: str, value: Value) -> bool:
-        """Take a value; False if a later one (by created, then row id) is already there."""
+        """Take a value; False if a later one is already there."""
         series = self._things.setdefault(thing_id, {})
         standing = series.get((kind, name))
         if standing is None:
             self._note(thing_id, kind, name)
-        elif (standing.created, standing.row_id) >= (value.created, value.row_id):
+        elif standing.row_id >= value.row_id or (
+            # Almost every value is created later than the one before.
+            value.created < standing.created
+            and is_late(value.created, value.received, standing.created, standing.received)
+        ):
             return False
         series[kind, name] = value
         self._changed.add((thing_id, kind, name))

@@ -4,17 +4,18 @@ What is hidden from the caller looks unknown; a Thing's presence is told like pr
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 from things.addresses import Address, Kind
 from things.errors import NotFound, UnknownName, UnknownThing
 from things.identity import Principal
 from things.messages import JSONValue, Operation
+from things.methods import Method, MethodService, on_thing
 from things.records import Value
+from things.service_ids import VALUES
 from things.times import rfc3339
 from things.vocabulary import ServiceType
 from twin.directory import DirectoryStore
-from twin.methods import TEXT, Given, Method, Service, method, on_thing
+from twin.inputs import OneThing, ReadValue
 from twin.search import May
 from twin.values import LatestValues
 
@@ -22,12 +23,8 @@ PresenceValues = Callable[[str], Mapping[str, JSONValue]]
 """`online` and `lastSeen` of a Thing, by the property names under which they are told."""
 
 
-class ValuesService(Service):
+class ValuesService(MethodService):
     """Latest values of properties and events."""
-
-    thing_id = "dtw:values:latest"
-    service_type = ServiceType.VALUES_SERVICE
-    title = "Latest values"
 
     def __init__(
         self,
@@ -38,15 +35,56 @@ class ValuesService(Service):
         presence: PresenceValues = lambda thing_id: {},
         clock: Callable[[], int],
     ) -> None:
-        super().__init__()
         self._directory = directory
         self._values = values
         self._may = may
         self._presence = presence
         self._clock = clock
+        reads = on_thing(Operation.READ)
+        super().__init__(
+            VALUES,
+            Operation.READ,
+            [
+                Method(
+                    name="readProperty",
+                    title="Read the latest value of a property",
+                    input=ReadValue,
+                    run=self._property,
+                    needs=lambda given: (Operation.READ, Address(given.thing_id, Kind.PROPERTY, given.name)),
+                    safe=True,
+                ),
+                Method(
+                    name="readProperties",
+                    title="Read the latest values of all properties of a Thing",
+                    input=OneThing,
+                    run=self._properties,
+                    needs=reads,
+                    safe=True,
+                ),
+                Method(
+                    name="readEvent",
+                    title="Read the latest event of a name",
+                    input=ReadValue,
+                    run=self._event,
+                    needs=lambda given: (Operation.READ, Address(given.thing_id, Kind.EVENT, given.name)),
+                    safe=True,
+                ),
+                Method(
+                    name="readEvents",
+                    title="Read the latest event of every name of a Thing",
+                    input=OneThing,
+                    run=self._events,
+                    needs=reads,
+                    safe=True,
+                ),
+            ],
+            type_=ServiceType.VALUES_SERVICE,
+            title="Latest values",
+            description="The latest value of every property and event, as far as the caller may see.",
+        )
 
-    async def _one(self, kind: Kind, given: Given) -> JSONValue:
-        thing_id, name = given["thingID"], given["name"]
+    async def _one(self, kind: Kind, given: ReadValue) -> JSONValue:
+        thing_id, name = given.thing_id, given.name
         entry = self._directory.get(thing_id)
         if entry is None:
             raise UnknownThing(thing_id)
@@ -59,8 +97,8 @@ class ValuesService(Service):
             raise NotFound(f"{kind.value} {name!r} has no value yet")
         return _value_document(value)
 
-    async def _all(self, kind: Kind, given: Given, principal: Principal) -> JSONValue:
-        thing_id = given["thingID"]
+    async def _all(self, kind: Kind, given: OneThing, principal: Principal) -> JSONValue:
+        thing_id = given.thing_id
         if self._directory.get(thing_id) is None:
             raise UnknownThing(thing_id)
         found = {
@@ -81,48 +119,17 @@ class ValuesService(Service):
         now = rfc3339(self._clock())
         return {"value": value, "created": now, "received": now, "rowID": 0, "quality": 0}
 
-    async def _property(self, given: Given, principal: Principal) -> JSONValue:
+    async def _property(self, given: ReadValue, principal: Principal) -> JSONValue:
         return await self._one(Kind.PROPERTY, given)
 
-    async def _properties(self, given: Given, principal: Principal) -> JSONValue:
+    async def _properties(self, given: OneThing, principal: Principal) -> JSONValue:
         return await self._all(Kind.PROPERTY, given, principal)
 
-    async def _event(self, given: Given, principal: Principal) -> JSONValue:
+    async def _event(self, given: ReadValue, principal: Principal) -> JSONValue:
         return await self._one(Kind.EVENT, given)
 
-    async def _events(self, given: Given, principal: Principal) -> JSONValue:
+    async def _events(self, given: OneThing, principal: Principal) -> JSONValue:
         return await self._all(Kind.EVENT, given, principal)
-
-    methods: ClassVar[Mapping[str, Method]] = {
-        "readProperty": method(
-            "Read the latest value of a property",
-            lambda given: (Operation.READ, Address(given["thingID"], Kind.PROPERTY, given["name"])),
-            _property,
-            {"thingID": TEXT, "name": TEXT},
-            ["thingID", "name"],
-        ),
-        "readProperties": method(
-            "Read the latest values of all properties of a Thing",
-            on_thing(Operation.READ),
-            _properties,
-            {"thingID": TEXT},
-            ["thingID"],
-        ),
-        "readEvent": method(
-            "Read the latest event of a name",
-            lambda given: (Operation.READ, Address(given["thingID"], Kind.EVENT, given["name"])),
-            _event,
-            {"thingID": TEXT, "name": TEXT},
-            ["thingID", "name"],
-        ),
-        "readEvents": method(
-            "Read the latest event of every name of a Thing",
-            on_thing(Operation.READ),
-            _events,
-            {"thingID": TEXT},
-            ["thingID"],
-        ),
-    }
 
 
 def _value_document(value: Value) -> dict[str, JSONValue]:

@@ -4,7 +4,7 @@
 order they were submitted; a job's end is told only after the commit that holds it; those of a group are told by one
 call into the loop. After a failed commit nothing is acknowledged any more (the kernel may have dropped the pages whose
 sync failed, so a later success would prove nothing). A full disk refuses writes and ends by itself when there is room
-again.
+again; so does a shortage of descriptors or memory, which is tried again with back-off.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ import errno
 import logging
 import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -33,25 +34,29 @@ MAX_WAITING_JOBS = 100_000
 MAX_GROUP_JOBS = 4_096
 """Jobs after which no more join a transaction; bounds how long the first of them waits for the last."""
 
+RESOLVED_PER_TURN = 256
+"""Ends of jobs that are told in one turn of the loop; publications are passed on behind them."""
+
 ENOUGH_JOBS = 8
 """Jobs of one turn of the loop with which an idle thread begins, so that it commits while the loop goes on."""
 
 PATIENCE_S = 0.01
 """How long a job that nobody waits for may lie until others make its group larger."""
 
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""Between two tries while the machine is short of descriptors or memory."""
+
 _FULL = frozenset({"SQLITE_FULL"})
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_SHORT_OF = ("SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_IOERR_NOMEM", "SQLITE_IOERR_SHMOPEN", "SQLITE_IOERR_SHMMAP")
+"""A file could not be opened or no memory was had: nothing was written, so nothing can have been lost."""
 _PG_FULL = "53100"
 _OF_THE_JOB = frozenset({"DataError", "IntegrityError", "ProgrammingError"})
 
 
-Then = Callable[[Any], None]
-"""Told in the loop, once, what became of a job: its result, or the exception in its place."""
-
-
 class _Job(NamedTuple):
     job: Any
-    then: Then
+    done: "asyncio.Future[Any]"
     frees: bool
 
 
@@ -88,16 +93,22 @@ class GroupThread(Generic[J, R]):
         self._is_soon = False
         self._is_idle = False
         self._waiting = 0
+        self._resolving: deque[tuple[_Job, Any]] = deque()
+        """Jobs that are committed and whose end is not told yet; bounded like those that wait."""
         self._closed = False
         self._full = False
         self._failure: SkepError | None = None
+        self._shortage: SkepError | None = None
+        self._pause_s, self._pauses_until = 0.0, 0.0
         self._ended = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=f"writer of {name}", daemon=True)
         self._thread.start()
 
     @property
     def failure(self) -> SkepError | None:
-        """Why nothing is acknowledged any more; None while the store works."""
+        """Why nothing is acknowledged, for good or until the next try; None while the store works."""
+        if self._failure is None and time.monotonic() < self._pauses_until:
+            return self._shortage
         return self._failure
 
     @property
@@ -113,26 +124,21 @@ class GroupThread(Generic[J, R]):
     def submit(self, job: J, *, frees: bool = False, soon: bool = True) -> "asyncio.Future[R]":
         """Queue a job; the future ends when its group is committed, or with why it was not. `frees` marks jobs that
         are let through on a full disk because they make room. Not `soon`: nobody waits for it, let others join."""
-        future: asyncio.Future[R] = self._loop.create_future()
-        self.carry_out(job, partial(_settle, future), frees=frees, soon=soon)
-        return future
-
-    def carry_out(self, job: J, then: Then, *, frees: bool = False, soon: bool = True) -> None:
-        """`submit` for what needs no future: `then` is called with the result or the exception, never before this
-        returns."""
+        done: asyncio.Future[R] = self._loop.create_future()
         if self._failure is not None:
-            self._loop.call_soon(then, self._failure)
+            done.set_exception(self._failure)
         elif self._closed:
-            self._loop.call_soon(then, Unavailable(f"{self._name} is closed"))
+            done.set_exception(Unavailable(f"{self._name} is closed"))
         elif self._waiting >= self._max_waiting:
-            self._loop.call_soon(then, QueueFull(self._name, self._max_waiting))
+            done.set_exception(QueueFull(self._name, self._max_waiting))
         else:
             self._waiting += 1
-            self._gathered.append(_Job(job, then, frees))
+            self._gathered.append(_Job(job, done, frees))
             if self._is_idle and self._is_soon and len(self._gathered) >= ENOUGH_JOBS:
                 self._hand_over()
             elif not self._is_soon and (soon or self._handing_over is None):
                 self._hand_over_later(soon)
+        return done
 
     async def close(self) -> None:
         """Write what waits, then end the thread. Idempotent."""
@@ -193,6 +199,8 @@ class GroupThread(Generic[J, R]):
     def _outcomes(self, group: list[_Job]) -> Sequence[R | BaseException]:
         if self._failure is not None:
             return [self._failure] * len(group)
+        if self._shortage is not None and time.monotonic() < self._pauses_until:
+            return [self._shortage] * len(group)
         if self._full and not self._has_room():
             refused = StorageFull()
             freeing = [job for job in group if job.frees]
@@ -202,8 +210,12 @@ class GroupThread(Generic[J, R]):
 
     def _written(self, group: list[_Job]) -> Sequence[R | BaseException]:
         try:
-            return self._write([job.job for job in group])
+            outcomes = self._write([job.job for job in group])
+            self._end_shortage()
+            return outcomes
         except BaseException as error:
+            if is_shortage(error):
+                return [self._run_short(storage_error(error, self._name))] * len(group)
             if not is_storage_error(error):
                 # A bug, or a value that cannot be stored: nothing of the group was, and the store is none the worse.
                 log.error("a group of writes was given up", extra={"store": self._name}, exc_info=error)
@@ -220,6 +232,22 @@ class GroupThread(Generic[J, R]):
                     exc_info=error,
                 )
             return [refusal] * len(group)
+
+    def _run_short(self, refusal: SkepError) -> SkepError:
+        if self._shortage is None:
+            log.error(
+                "the machine is short of descriptors or memory: writes are refused and tried again",
+                extra={"store": self._name, "reason": refusal.detail},
+            )
+        self._shortage = refusal
+        self._pause_s = min(max(2 * self._pause_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+        self._pauses_until = time.monotonic() + self._pause_s
+        return refusal
+
+    def _end_shortage(self) -> None:
+        if self._shortage is not None:
+            self._shortage, self._pause_s, self._pauses_until = None, 0.0, 0.0
+            log.warning("writes are accepted again", extra={"store": self._name})
 
     def _run_full(self) -> None:
         if not self._full:
@@ -247,26 +275,30 @@ class GroupThread(Generic[J, R]):
     # ------------------------------------------------------------ in the loop
 
     def _resolve(self, group: list[_Job], outcomes: Sequence[R | BaseException]) -> None:
-        self._waiting -= len(group)
-        for job, outcome in zip(group, outcomes, strict=True):
-            try:
-                job.then(outcome)
-            except Exception:
-                # The others of the group are not to wait for ever.
-                log.exception("what follows a commit failed", extra={"store": self._name})
+        was_idle = not self._resolving
+        self._resolving.extend(zip(group, outcomes, strict=True))
+        if was_idle:
+            self._resolve_some()
+
+    def _resolve_some(self) -> None:
+        """Tell the ends of some jobs, in their order; the others in later turns, since much may follow each."""
+        for _ in range(min(RESOLVED_PER_TURN, len(self._resolving))):
+            (_, done, _), outcome = self._resolving.popleft()
+            self._waiting -= 1
+            if done.done():  # cancelled by who waited; what was written stays written
+                continue
+            if isinstance(outcome, BaseException):
+                done.set_exception(outcome)
+            else:
+                done.set_result(outcome)
+        if self._resolving:
+            self._loop.call_soon(self._resolve_some)
 
     def _end(self) -> None:
-        if not self._ended.done():
+        if self._resolving:
+            self._loop.call_soon(self._end)
+        elif not self._ended.done():
             self._ended.set_result(None)
-
-
-def _settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
-    if future.done():  # cancelled by who waited; what was written stays written
-        return
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 def storage_error(error: BaseException, name: str) -> SkepError:
@@ -276,17 +308,32 @@ def storage_error(error: BaseException, name: str) -> SkepError:
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, OSError) and original.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull()
+    if isinstance(original, UnicodeDecodeError):  # the driver could not decode what the database says of itself
+        return StorageDamaged(f"{name} is damaged: {original}")
     if isinstance(original, sqlite3.Error):
         code = getattr(original, "sqlite_errorname", "") or ""
         if code in _FULL:
             return StorageFull()
         if code.startswith("SQLITE_BUSY"):
             return Unavailable(f"{name} is held by another program")
-        if code.startswith(_DAMAGED):
+        # SQLITE_ERROR, or none: text that is none, or a schema that lacks what the migrations made.
+        if code.startswith(_DAMAGED) or (
+            isinstance(original, sqlite3.OperationalError) and code in ("", "SQLITE_ERROR")
+        ):
             return StorageDamaged(f"{name} is damaged: {original}")
     if getattr(original, "sqlstate", None) == _PG_FULL:
         return StorageFull()
     return StorageFailed(f"{name} could not be written: {original}")
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether the machine had no descriptor or memory left, which passes."""
+    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if isinstance(original, OSError):
+        return original.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    if isinstance(original, sqlite3.Error):
+        return (getattr(original, "sqlite_errorname", None) or "").startswith(_SHORT_OF)
+    return isinstance(original, MemoryError)
 
 
 def is_storage_error(error: BaseException) -> bool:

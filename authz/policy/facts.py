@@ -10,6 +10,7 @@ from things.addresses import Address
 from things.decisions import Context
 from things.identity import Principal
 from things.messages import JSONValue, Operation
+from things.pointers import resolved
 
 STATIC = frozenset({"sender", "type", "role", "thing", "agent", "kind", "name", "operation"})
 CONDITIONAL = frozenset({"thingType", "binding", "source", "time", "date", "weekday", "rate", "thingRate", "payload"})
@@ -101,23 +102,8 @@ def _of_context(context: Context | Moment, attribute: str) -> JSONValue | Missin
         case "payload":
             return context.payload
         case _:
-            return _pointed(context.payload, attribute.removeprefix("payload/"))
-
-
-def _pointed(value: JSONValue, pointer: str) -> JSONValue | Missing:
-    for part in pointer.split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict):
-            if key not in value:
-                return ABSENT
-            value = value[key]
-        elif isinstance(value, list):
-            if not key.isdecimal() or len(key) > 6 or int(key) >= len(value):
-                return ABSENT
-            value = value[int(key)]
-        else:
-            return ABSENT
-    return value
+            found: JSONValue | Missing = resolved(context.payload, attribute.removeprefix("payload"), ABSENT)
+            return found
 
 
 def _at(context: Context | Moment) -> datetime:

@@ -14,12 +14,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from authz.documents import RULE_ID, Document, parsed
+from authz.documents import RULE_ID, Document
 from authz.policy.conditions import Condition, all_of, compiled
 from authz.policy.facts import Facts, Moment
 from things.decisions import CONFIRM, LOG, Context
 from things.errors import Invalid, Problem
 from things.messages import JSONValue
+from things.parsing import parsed
 
 OBLIGATIONS = frozenset({LOG, CONFIRM})
 MAX_SETS = 100

@@ -1,6 +1,6 @@
 """The servers that are compared, each in a process of its own on a free port of loopback.
 
-`runtime` is the whole of `skep run`: authentication, router, middleware, twin, and durable acknowledgement of QoS 1;
+`runtime` is the whole of `skep run`: authentication, router, checks, twin, and durable acknowledgement of QoS 1;
 `runtime-undurable` is the same with `history.durable = false`.
 `native` and `amqtt` are the wire engines alone, behind a gate that accepts everything; `amqtt-stock` is amqtt's own
 broker. `mosquitto` is there if its program is installed. Run as a program, this module is one of the Python servers.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from bindings.mqtt.seam import (
+from bindings.mqtt.engines.seam import (
     ACCEPTED,
     Closed,
     Grant,
@@ -56,10 +56,23 @@ class OpenGate:
     def opened(self, link: Link, *, resumed: bool) -> None:
         pass
 
+    def owed_s(self, link: Link) -> float:
+        return 0.0
+
     def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         for receiver, _qos in self._links.get(message.topic, ()):
             receiver.push(message)
         return self._accepted
+
+    def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+        return self.received(link, message)
+
+    @property
+    def rights(self) -> int | None:
+        return 0
+
+    def reviewed(self, link: Link, message: Publish) -> Publish | None:
+        return message
 
     def subscribe(self, link: Link, topic_filter: str, options: SubscribeOptions) -> Grant | int:
         self._links.setdefault(topic_filter, []).append((link, options.qos))
@@ -70,6 +83,9 @@ class OpenGate:
 
     def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
         return True
+
+    def dropped(self, link: Link, message: Publish, reason: str) -> None:
+        pass
 
     def closed(self, link: Link, reason: Closed) -> None:
         for topic, links in list(self._links.items()):
@@ -212,14 +228,14 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 
 async def _native(port: int) -> None:
-    from bindings.mqtt.server import NativeEngine
+    from bindings.mqtt.engines.native import NativeEngine
 
     engine = NativeEngine([Listener(host="127.0.0.1", port=port)], Limits(max_links_per_account=10_000))
     await engine.serve(OpenGate(), task_status=_Ignored())
 
 
 async def _amqtt(port: int) -> None:
-    from bindings.mqtt.amqtt_engine import AmqttEngine
+    from bindings.mqtt.engines.amqtt.engine import AmqttEngine
 
     engine = AmqttEngine([Listener(host="127.0.0.1", port=port)], Limits(max_links_per_account=10_000))
     await engine.serve(OpenGate(), task_status=_Ignored())

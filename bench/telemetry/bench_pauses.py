@@ -173,7 +173,7 @@ def run_pages(home: Path) -> None:
     with httpx.Client(
         transport=httpx.HTTPTransport(uds=str(home / "control.sock")), base_url="http://localhost", timeout=300
     ) as client:
-        client.post("/things/dtw:history:lake/actions/seal", params={"wait": "300"}).raise_for_status()
+        client.post("/things/dtw:history:lake/actions/seal", headers={"prefer": "wait=60"}).raise_for_status()
         for machine in range(10):
             page = client.get("/history", params={"thing": f"dtw:bench:machine{machine}", "limit": "1000"})
             page.raise_for_status()

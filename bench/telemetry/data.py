@@ -46,6 +46,9 @@ class Replicated:
         self._count = count
         self._recordings = recordings()
 
+    def first(self) -> int:
+        return 1
+
     def last(self) -> int:
         return self._count
 

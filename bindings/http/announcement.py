@@ -5,7 +5,6 @@ long as it serves. A network without multicast, or a name that is taken, costs a
 """
 
 import logging
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -13,9 +12,9 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bindings.http.config import Address
+from bindings.web.limits import Address
 from things.errors import ConfigInvalid
-from things.network import is_loopback
+from things.hosts import EVERYWHERE, Names
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncServiceInfo
@@ -30,24 +29,23 @@ PATIENCE_S = 10.0
 
 
 @asynccontextmanager
-async def announced(url: str, listener: Address) -> AsyncIterator[None]:
-    """Announce the directory behind `url`, whose listener was configured as `listener`, while the block runs."""
+async def announced(url: str, listener: Address, names: Names | None = None) -> AsyncIterator[None]:
+    """Announce the directory behind `url`, whose listener was configured as `listener`, while the block runs, under the
+    addresses and the host name that `names` knows."""
     try:
-        from ifaddr import get_adapters
         from zeroconf import Error, InterfaceChoice
         from zeroconf.asyncio import AsyncZeroconf
     except ImportError as error:
         raise ConfigInvalid("announcing the directory needs more packages: pip install 'skep[discovery]'") from error
 
     host = "127.0.0.1" if listener[0] == "localhost" else listener[0]
-    everywhere = host in ("0.0.0.0", "::")
-    local = [str(ip.ip) for adapter in get_adapters() for ip in adapter.ips if ip.is_IPv4]
-    own = [one for one in local if not is_loopback(one)] if everywhere else [host]
+    everywhere, names = host in EVERYWHERE, names or Names()
+    own = [one for one in names.addresses if host == "::" or ":" not in one] if everywhere else [host]
     responder = AsyncZeroconf(interfaces=InterfaceChoice.All if everywhere else [host])
     try:
         try:
             with anyio.fail_after(PATIENCE_S):
-                for info in services(url, own):
+                for info in services(url, own, names):
                     await (await responder.async_register_service(info, allow_name_change=True))
                     log.info("directory announced", extra={"instance": info.name, "addresses": own})
         except (Error, OSError, TimeoutError) as error:
@@ -61,12 +59,12 @@ async def announced(url: str, listener: Address) -> AsyncIterator[None]:
             await responder.async_close()
 
 
-def services(url: str, addresses: list[str]) -> "list[AsyncServiceInfo]":
+def services(url: str, addresses: list[str], names: Names) -> "list[AsyncServiceInfo]":
     """What is announced: one instance for those who look for Things, one for those who look for directories."""
     from zeroconf.asyncio import AsyncServiceInfo
 
     address = urlsplit(url)
-    host = socket.gethostname().partition(".")[0].lower() or "gateway"
+    host = next(iter(names.hosts), "gateway").partition(".")[0]
     return [
         AsyncServiceInfo(
             type_,

@@ -1,24 +1,21 @@
-"""The ASGI application: mounts first, then routes; errors become problem documents here and nowhere else.
+"""The ASGI application of the API: routes; errors become problem documents here and nowhere else.
 
 Plain ASGI throughout, since middleware that wraps bodies would stand in the way of streams.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bindings.http.callers import identify, is_bearer
+from bindings.http.callers import identify
 from bindings.http.context import HttpContext
-from bindings.http.empty import Empty
-from bindings.http.exchange import Exchange
-from bindings.http.plain import Plain
+from bindings.http.exchange import STORED, TAKEN, Exchange
 from bindings.http.problems import UnsupportedMediaType, problem
 from bindings.http.routing import Routes
-from bindings.http.whole import sent
 from things.errors import SkepError
 
 log = logging.getLogger(__name__)
@@ -32,36 +29,29 @@ _NO_STORE = (b"cache-control", b"no-store")
 _DRAINED_BYTES = 8_388_608
 _DRAIN_S = 2.0
 API_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_OWN = frozenset({b"content-security-policy", b"cache-control"})
-"""Fields that a reply may have of its own."""
-_CONSTANT = b"".join(b"%s: %s\r\n" % field for field in (*SECURITY_HEADERS, API_POLICY, _NO_STORE))
+_TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Application:
-    """Dispatches exchanges; `mounts` are other applications by path prefix (`/mqtt`, `/ws` …)."""
+    """Dispatches exchanges to the routes of the API."""
 
-    def __init__(self, context: HttpContext, routes: Routes, mounts: Mapping[str, ASGIApp]) -> None:
+    def __init__(self, context: HttpContext, routes: Routes) -> None:
         self._context = context
         self._routes = routes
-        self._mounts = {prefix.rstrip("/").encode(): app for prefix, app in mounts.items()}
-        self._mounted_below = {prefix[1:].partition(b"/")[0] for prefix in self._mounts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        mounted = self._mounted(scope)
-        if mounted is not None:
-            await mounted(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
+        try:
+            reply = await self._reply(scope, receive)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            reply = await _refused(error, scope, receive)
+        if reply is STORED or reply is TAKEN:
+            # What protects documents in browsers protects nothing here, and costs an agent more than its value.
+            await reply(scope, receive, send)
         else:
-            try:
-                reply = await self._reply(scope, receive)
-            except ClientDisconnect:
-                return
-            except Exception as error:
-                reply = await _refused(error, scope, receive)
-            if not _sent(scope, reply):
-                await _streamed(reply, scope, receive, send)
+            tls_only = self._context.config.hsts and scope["scheme"] == "https"
+            await _protected(reply, scope, receive, send, (_TLS_ONLY,) if tls_only else ())
 
     async def _reply(self, scope: Scope, receive: Receive) -> ASGIApp:
         raw_path: bytes = scope["raw_path"]
@@ -72,22 +62,14 @@ class Application:
                 return Response(status_code=204, headers={"allow": allowed})
         route, params = self._routes.find(method, raw_path)
         exchange = Exchange(self._context, scope, receive, params)
-        if not is_bearer(exchange):
-            await identify(exchange)
+        await identify(exchange)
         if not route.public:
-            _ = exchange.principal
-        if not exchange.headers.is_plain and "content-encoding" in exchange.headers:
+            scope["state"]["heard"](exchange.principal)
+        if "content-encoding" in exchange.headers:
             raise UnsupportedMediaType("compressed bodies are not read here")
+        if scope["query_string"]:
+            route.check_query(exchange.query)
         return await route.endpoint(exchange)
-
-    def _mounted(self, scope: Scope) -> ASGIApp | None:
-        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        if raw_path[1:].partition(b"/")[0] not in self._mounted_below:
-            return None
-        for prefix, app in self._mounts.items():
-            if raw_path == prefix or raw_path.startswith(prefix + b"/"):
-                return app
-        return None
 
 
 async def _refused(error: Exception, scope: Scope, receive: Receive) -> Response:
@@ -101,19 +83,21 @@ async def _refused(error: Exception, scope: Scope, receive: Receive) -> Response
     return reply
 
 
-async def _streamed(reply: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Let a reply send itself, with the fields that protect documents in browsers."""
+async def _protected(
+    reply: ASGIApp, scope: Scope, receive: Receive, send: Send, further: Sequence[tuple[bytes, bytes]]
+) -> None:
+    """Let a reply send itself, with the fields that protect documents in browsers and these further ones."""
     started = False
 
     async def guarded(message: Message) -> None:
         nonlocal started
         if message["type"] == "http.response.start":
             started = True
-            message["headers"] = _secured(message["headers"])
+            message["headers"] = [*_secured(message["headers"]), *further]
         await send(message)
 
     try:
-        await reply(scope, receive, send if isinstance(reply, Empty) else guarded)
+        await reply(scope, receive, guarded)
     except ClientDisconnect:
         return
     except Exception as error:
@@ -150,20 +134,6 @@ def _refusal(error: SkepError, scope: Scope) -> Response:
     if reply.status_code >= 500 and error.code == "internal":
         log.error("internal error", exc_info=error)
     return reply
-
-
-def _sent(scope: Scope, reply: ASGIApp) -> bool:
-    """Send a reply that is whole in one step; False if it is not, or cannot be."""
-    if isinstance(reply, Plain):
-        return sent(scope, reply.status_code, reply.raw_headers, _CONSTANT, reply.body)
-    if isinstance(reply, Empty):
-        return sent(scope, reply.status_code, reply.raw_headers, b"", b"")
-    if type(reply) is not Response or reply.background is not None:
-        return False
-    fields, constant = reply.raw_headers, _CONSTANT
-    if any(name in _OWN for name, _ in fields):
-        fields, constant = _secured(fields), b""
-    return sent(scope, reply.status_code, fields, constant, reply.body)
 
 
 def _secured(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -22,7 +22,7 @@ DEADLINE_S = 30.0
 
 
 def has_arrow() -> bool:
-    """Whether pyarrow is installed (the `lake` extra)."""
+    """Whether pyarrow is installed."""
     return find_spec("pyarrow") is not None
 
 

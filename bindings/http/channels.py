@@ -1,20 +1,23 @@
 """The sessions behind streams and long polls: bounded queues between the runtime and one HTTP response.
 
-A channel is open exactly while somebody reads its response (long polls of agents live in `bindings.http.polls`).
+A channel is open exactly while somebody reads its response (long polls of agents live in `bindings.http.routes.polls`).
 Overflow: event streams close and are resumed by event id; property streams keep the newest value per name; requests
 and statuses are refused, stay in the ledger and come again when there is room.
 """
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bindings.http.sse import Encoder, Spelling
-from runtime.ports import Publication, Request, Sessions
+from bindings.http.sse import Encoder, Spelling, status_bytes
+from runtime.ports import Pattern, Publication, Request, Sessions
+from things.addresses import Kind
 from things.delivery import DeliveryStatus
+from things.errors import QueueFull
 from things.identity import Principal
+from things.places import Place
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ class Channel:
         self.session_id = session_id
         self.principal = principal
         self.source = source
+        self.place: Place | None = None
+        """Set where TDs may come: they name the addresses that hold there."""
         self.closed_because: str | None = None
         self.wake = asyncio.Event()
         self._sessions = sessions
@@ -81,9 +86,12 @@ class StreamChannel(Channel):
         max_events: int,
         max_bytes: int,
         abort: Callable[[], None] | None,
+        with_statuses: bool = False,
     ) -> None:
         super().__init__(sessions, principal, session_id=session_id, source=source)
         self.spelling = spelling
+        self.with_statuses = with_statuses
+        """Whether statuses of the caller's own requests come too; without room they wait in the ledger."""
         self.holding = False
         self.missed = False
         self.writing = False
@@ -94,52 +102,98 @@ class StreamChannel(Channel):
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._abort = abort
-        self._queue: deque[tuple[tuple[str, str], int, bytes]] = deque()
+        self._queue: deque[tuple[Publication, bytes]] = deque()
+        self._rights: int | None = None
+        """The rights by which all that waits was let in; None if it has to be judged when it leaves."""
         self._bytes = 0
         self._pinged = False
+        self._statuses: deque[tuple[bytes, Callable[[], None]]] = deque()
+        self._refused = False
 
     def publish(self, publication: Publication, tags: Sequence[object]) -> None:
         if self.closed_because is not None:
             return
         spelled = self._encoder.spell(publication, self.spelling)
-        self._queue.append(((publication.thing_id, publication.name), publication.row_id, spelled))
+        if not self._queue:
+            self._rights = self._sessions.rights
+        self._queue.append((publication, spelled))
         self._bytes += len(spelled)
         if len(self._queue) > self._max_events or self._bytes > self._max_bytes:
             self._overflow()
         self.wake.set()
 
+    def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
+        # A status without a row (RPC) is the answer to the call itself.
+        if not self.with_statuses or not status.seq or self.closed_because is not None:
+            return False
+        if len(self._statuses) >= self._max_events:
+            self._refused = True
+            return False
+        self._statuses.append((status_bytes(status), delivered))
+        self.wake.set()
+        return True
+
     def ping(self) -> None:
-        if not self._queue:
+        if not self._queue and not self._statuses:
             self._pinged = True
             self.wake.set()
 
     def take(self, ping: bytes) -> bytes:
         """The next chunk, or a ping if nothing waits and one is due; b"" for neither."""
-        if not self._queue:
+        if not self._queue and not self._statuses:
             due, self._pinged = self._pinged, False
             return ping if due else b""
         self._pinged = False
-        chunk: list[bytes] = []
+        chunk = self._taken_statuses() if self._statuses else []
         size = 0
+        is_judged = self._rights is not None and self._rights == self._sessions.rights
         while self._queue and size < CHUNK_BYTES:
-            _, _, spelled = self._queue.popleft()
+            publication, spelled = self._queue.popleft()
             size += len(spelled)
-            chunk.append(spelled)
+            chunk.append(spelled if is_judged else self._shown(publication, spelled))
         self._bytes -= size
-        if not self._queue:
+        if not self._queue and not self._statuses:
             self.wake.clear()
         return b"".join(chunk)
 
+    def _taken_statuses(self) -> list[bytes]:
+        chunk: list[bytes] = []
+        size = 0
+        while self._statuses and size < CHUNK_BYTES:
+            spelled, delivered = self._statuses.popleft()
+            delivered()
+            size += len(spelled)
+            chunk.append(spelled)
+        if self._refused and len(self._statuses) <= self._max_events // 2:
+            self._refused = False
+            self._sessions.drained(self)
+        return chunk
+
+    def _shown(self, publication: Publication, spelled: bytes) -> bytes:
+        """What waited, as rights are now; nothing of what may not be seen any more."""
+        thing_id, kind = publication.thing_id, publication.kind
+        if not self._sessions.may_see(self.principal, thing_id, kind, publication.name):
+            return b""
+        if kind is not Kind.TD or not publication.payload:
+            return spelled
+        # What a description shows hangs on rights too.
+        twin = publication.twin
+        pattern = Pattern(twin.account, twin.thing, Kind.TD)
+        found = self._sessions.latest(self.principal, pattern, self.place)
+        now = next((one for one in found if one is not None), None)
+        return b"" if now is None else self._encoder.spell(now, self.spelling)
+
     def skip_to(self, row_id: int) -> None:
         """Forget held events that a replay up to `row_id` has already sent."""
-        kept = [item for item in self._queue if item[1] == 0 or item[1] > row_id]
+        kept = [item for item in self._queue if item[0].row_id == 0 or item[0].row_id > row_id]
         self._queue = deque(kept)
-        self._bytes = sum(len(spelled) for _, _, spelled in kept)
+        self._bytes = sum(len(spelled) for _, spelled in kept)
 
     def close(self, reason: str) -> None:
         if self.closed_because is not None:
             return
         self._queue.clear()
+        self._statuses.clear()
         self._bytes = 0
         super().close(reason)
         # A client that does not read would never see the end of its stream.
@@ -153,13 +207,15 @@ class StreamChannel(Channel):
             self._bytes = 0
             return
         if self._coalesce:
-            newest = {key: (key, row_id, spelled) for key, row_id, spelled in self._queue}
+            newest = {(item[0].thing_id, item[0].name): item for item in self._queue}
             self.dropped += len(self._queue) - len(newest)
             self._queue = deque(newest.values())
-            self._bytes = sum(len(spelled) for _, _, spelled in self._queue)
+            self._bytes = sum(len(spelled) for _, spelled in self._queue)
             if len(self._queue) <= self._max_events and self._bytes <= self._max_bytes:
                 return
         log.info("stream closed: its client is too slow", extra={"session": self.session_id})
+        for publication, _ in self._queue:
+            self._sessions.dropped(self, publication.kind, "queue-full")
         self.close("queue-full")
 
 
@@ -247,3 +303,27 @@ class QueueChannel(Channel):
         self._queue.append((item, delivered))
         self.wake.set()
         return True
+
+
+class StreamCount:
+    """How many streams and long polls each account has open; one that has its most is refused, others go on."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._open.total()
+
+    @contextmanager
+    def counted(self, account: str) -> Iterator[None]:
+        """Hold one place for as long as the block runs; raises QueueFull when there is none."""
+        if self._open[account] >= self._limit:
+            raise QueueFull(f"account {account!r}", self._limit, "streams")
+        self._open[account] += 1
+        try:
+            yield
+        finally:
+            self._open[account] -= 1
+            if not self._open[account]:
+                del self._open[account]

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-Address = tuple[str, int]
-"""Host and port; port 0 is any free one."""
+from bindings.web.limits import Address, ConnectionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
+class HttpConfig(ConnectionLimits):
     """Where the binding listens and what it bounds. A plain listener takes loopback only, unless `insecure`."""
 
     http: Address | None = ("127.0.0.1", 0)
@@ -18,26 +17,12 @@ class HttpConfig:
     insecure: bool = False
     mdns: bool = False
     """Whether the directory is announced on the local network."""
-    origins: tuple[str, ...] = ()
-    """Origins of pages that may use cookies and WebSockets, beside this binding's own addresses."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins of pages that may call the API with bearer tokens; none by default."""
+    hsts: bool = False
+    """Whether browsers are told to come by TLS only: where the certificate is one that they trust anyway. It holds for
+    a whole host, and our own authority's certificate must not take other servers of this machine from them."""
 
-    max_body_bytes: int = 262_144
-    """A message or a TD; the same as an MQTT packet."""
     max_batch_bytes: int = 4_194_304
     """5,000 envelopes of store-and-forward do not fit into one message."""
-    max_batch_items: int = 5_000
-    max_header_bytes: int = 65_536
-    header_timeout_s: float = 10.0
-    """From the connection, or the first byte of a further request, to the end of its headers."""
-    body_timeout_s: float = 30.0
-    max_connections: int = 10_000
-    max_connections_per_source: int = 2_000
-    """One address may not take all; loopback is not counted."""
-    keep_alive_s: int = 30
-    graceful_s: float = 3.0
-    """How long running exchanges may take at the end."""
 
     default_wait_s: float = 5.0
     """A property write's patience without `Prefer: wait`."""
@@ -57,4 +42,4 @@ class HttpConfig:
     max_history_items: int = 10_000
     max_tickets: int = 10_000
     searches_at_once: int = 2
-    """Searches run in threads; more wait for their turn."""
+    """Each runs in a process of its own; more wait for their turn. As many Arrow pages are made at the same time."""

@@ -7,16 +7,17 @@ from typing import Any, Protocol
 
 from anyio import CapacityLimiter
 
-from bindings.http.changes import Changes
-from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel
+from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel, StreamCount
 from bindings.http.config import HttpConfig
-from bindings.http.polls import Pollers
+from bindings.http.notifications import Changes
+from bindings.http.routes.polls import Pollers
+from bindings.http.searches import Searches
 from bindings.http.sse import Encoder, Ticker
-from bindings.http.streamcount import StreamCount
 from bindings.http.tickets import Tickets
 from runtime.ports import Sink
 from things.identity import Principal
 from things.messages import JSONValue
+from things.places import Places
 
 
 class OpenedLogin(Protocol):
@@ -99,19 +100,6 @@ class Health:
     metrics: Callable[[], str] = str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
-    """Where clients reach this binding, known once it listens."""
-
-    http_url: str | None
-    https_url: str | None
-
-    @property
-    def base(self) -> str:
-        """The address that forms and documents name."""
-        return self.https_url or self.http_url or ""
-
-
 AnyChannel = StreamChannel | CollectingChannel | QueueChannel
 
 
@@ -124,14 +112,15 @@ class HttpContext:
     accounts: Accounts | None
     streams: StreamCount
     health: Health
-    addresses: Addresses
-    origins: frozenset[str]
+    places: Places
+    """Where callers reach us, and whose pages are our own."""
     tickets: Tickets
     pollers: Pollers
     ticker: Ticker
     changes: Changes
-    searches: CapacityLimiter
-    """Bounds how many searches run at the same time."""
+    searches: Searches
+    conversions: CapacityLimiter
+    """Bounds how many replies are made in threads at the same time."""
     encoder: Encoder = field(default_factory=Encoder)
     documents: Mapping[str, Any] = field(default_factory=dict)
     """Documents that are served as they are: vocabulary, channel descriptions."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -11,11 +11,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from bindings.http.problems import UnsupportedMediaType
-from bindings.http.whole import received
+from bindings.web.credentials import source_of
+from bindings.web.fields import Fields
+from bindings.wire.batch import checked_message_id
 from things.errors import Invalid, Malformed, TooLarge, Unauthenticated
 from things.identity import Principal
 from things.jsontext import decode, encode
 from things.messages import JSONValue, Message, Operation, Origin
+from things.places import HERE, Place, Urls
+from things.records import MAX_COUNTER
 from things.times import parse_time
 
 if TYPE_CHECKING:
@@ -28,32 +32,13 @@ MERGE_PATCH = "application/merge-patch+json"
 EVENT_STREAM = "text/event-stream"
 
 _JSON_ONLY = (JSON,)
-_RARE = frozenset({b"idempotency-key", b"x-confirmation", b"traceparent", b"content-encoding"})
-"""Fields that are asked for in every request that publishes, and that few have."""
+_ANSWERED = frozenset({Operation.CALL_RPC, Operation.INVOKE_ACTION})
+"""What a built-in service may answer, with addresses of ours in it."""
 _NO_QUERY: Mapping[str, Sequence[str]] = {}
 _REMEMBERED_CHARS = 256
 """Longer queries are seldom asked twice."""
-
-
-class Fields:
-    """Header fields, decoded when they are asked for: most are not."""
-
-    __slots__ = ("_raw", "is_plain")
-
-    def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
-        self._raw = dict(raw)
-        self.is_plain = _RARE.isdisjoint(self._raw)
-        """Whether it has none of the rare ones."""
-        if len(self._raw) != len(raw):
-            for name in self._raw:
-                self._raw[name] = b", ".join(value for other, value in raw if other == name)
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        value = self._raw.get(name.encode("latin-1"))
-        return default if value is None else value.decode("latin-1")
-
-    def __contains__(self, name: str) -> bool:
-        return name.encode("latin-1") in self._raw
+_MAX_ELEMENTS = 100
+"""Elements of a list in a header field (`Accept`, `Prefer`), or parameters of one, that are looked at."""
 
 
 class Exchange:
@@ -78,7 +63,6 @@ class Exchange:
         self.params = params
         self.method: str = scope["method"]
         self.headers = Fields(scope["headers"])
-        """Header fields by lower-case name; repeated ones are joined."""
         self.ticket: str | None = None
         """The stream ticket the caller came with."""
         self.size_each = 0
@@ -106,12 +90,30 @@ class Exchange:
     @property
     def source(self) -> str | None:
         """The caller's host; None on the control socket."""
-        client = self.scope.get("client")
-        return client[0] if client and client[0] else None
+        return source_of(self.scope)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the caller sees this runtime."""
+        scope = self.scope
+        server = scope.get("server")
+        if not server or server[1] is None:
+            return HERE  # the control socket
+        return self.context.places.place(scope["scheme"], self.headers.get("host"), server[0])
+
+    @property
+    def urls(self) -> Urls:
+        """Our addresses as this caller reaches them."""
+        return self.context.places.urls(self.place)
 
     @property
     def origin(self) -> Origin:
         return _origin(self.source)
+
+    @property
+    def placed_origin(self) -> Origin:
+        """The same with the place, for what may be answered with addresses of ours."""
+        return _origin(self.source, self.place)
 
     # ------------------------------------------------------------ what was asked
 
@@ -150,9 +152,19 @@ class Exchange:
             return default
         if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < least:
             raise Invalid(f"{name} must be a whole number of at least {least}")
-        if most is not None and int(text) > most:
+        most = MAX_COUNTER if most is None else most
+        if int(text) > most:
             raise Invalid(f"{name} must be at most {most}")
         return int(text)
+
+    def last_event(self) -> int | None:
+        """`Last-Event-ID`, which pages that cannot set it give in the query."""
+        last = self.headers.get("last-event-id") or self.one("lastEventID")
+        if last is None:
+            return None
+        if not last.isascii() or not last.isdigit() or len(last) > 19 or int(last) > MAX_COUNTER:
+            raise Invalid("Last-Event-ID is not one of this runtime's")
+        return int(last)
 
     def seconds(self, name: str, most: float) -> float | None:
         """Seconds in the query; longer waits are cut to `most`."""
@@ -173,8 +185,8 @@ class Exchange:
         main = media_type.partition("/")[0]
         wanted = {media_type} if explicitly else {media_type, f"{main}/*", "*/*"}
         best: tuple[int, bool] = (-1, False)
-        for part in accept.split(","):
-            offered, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        for part in elements(accept, ","):
+            offered, *parameters = (piece.strip().lower() for piece in elements(part, ";"))
             if offered in wanted:
                 # A type that is named decides over a wildcard that matches it.
                 rank = 2 if offered == media_type else 1 if offered != "*/*" else 0
@@ -186,7 +198,7 @@ class Exchange:
         prefer = self.headers.get("prefer")
         if prefer is None:
             return None
-        for part in prefer.replace(";", ",").split(","):
+        for part in elements(prefer.replace(";", ","), ","):
             name, equals, value = (piece.strip() for piece in part.partition("="))
             if name.lower() == "wait" and equals:
                 return min(_seconds(value.strip('"'), "Prefer: wait"), self.context.config.max_wait_s)
@@ -198,20 +210,25 @@ class Exchange:
         """The whole body. Raises TooLarge as soon as it is one byte over the limit, UnsupportedMediaType unless its
         type is one of `accepted` (JSON by default)."""
         limit = self.context.config.max_body_bytes if limit is None else limit
-        text = received(self.scope)
-        if text is None:
-            text = await self._parts(limit)
-        elif len(text) > limit:
-            raise TooLarge(limit, "body")
+        text = await self._parts(limit)
+        self._stand()
         self.size_each = len(text)
         if text:
             self._check_type(accepted or _JSON_ONLY)
         return text
 
+    def _stand(self) -> None:
+        """Judge by the account as it is now that the body is whole: a sender may have taken its time. Raises
+        Unauthenticated."""
+        if self._principal is not None:
+            self._principal = self.context.sink.authenticator.standing(self._principal)
+            if self._principal is None:
+                raise Unauthenticated("log in first")
+
     async def _parts(self, limit: int) -> bytes:
         announced = self.headers.get("content-length")
         if announced is not None and int(announced) > limit:
-            raise TooLarge(limit, "body")
+            raise TooLarge(limit)
         chunks: list[bytes] = []
         size, more = 0, True
         while more:
@@ -222,10 +239,15 @@ class Exchange:
             chunk: bytes = part.get("body", b"")
             size += len(chunk)
             if size > limit:
-                raise TooLarge(limit, "body")
+                raise TooLarge(limit)
             chunks.append(chunk)
             more = part.get("more_body", False)
         return b"".join(chunks)
+
+    async def gone(self) -> None:
+        """Until the client has left; for a request whose body was read, or has none."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def json(self, *accepted: str, limit: int | None = None) -> JSONValue:
         """The body as JSON; raises Malformed for an empty one."""
@@ -254,7 +276,7 @@ class Exchange:
         content_type = self.headers.get("content-type")
         if content_type is None or content_type in accepted:
             return
-        media, *parameters = (part.strip().lower() for part in content_type.split(";"))
+        media, *parameters = (part.strip().lower() for part in elements(content_type, ";"))
         if media not in accepted:
             raise UnsupportedMediaType(f"{media[:80]!r} is not read here; send {' or '.join(accepted)}")
         for parameter in parameters:
@@ -278,7 +300,6 @@ class Exchange:
         durable: bool = True,
     ) -> Message:
         """A message of this caller, received now."""
-        is_plain = self.headers.is_plain
         return Message(
             operation=operation,
             principal=self.principal,
@@ -291,31 +312,25 @@ class Exchange:
             received=self.context.sink.clock(),
             expires_in_s=expires_in_s,
             correlation=correlation,
-            confirmation=None if is_plain else self.confirmation(),
+            confirmation=self.confirmation(),
             size=self.size_each,
             durable=durable,
-            origin=self.origin,
-            trace_id=None if is_plain else self._trace_id(),
+            origin=self.placed_origin if operation in _ANSWERED else self.origin,
+            trace_id=self._trace_id(),
         )
 
     async def stored(self, message: Message) -> None:
         """Publish one event or value; returns when it is committed, or at once where it asks for no guarantee."""
-        if not message.durable:
-            self.context.sink.store(message, _nobody_waits)
-            return
-        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.context.sink.store(message, partial(_settle, committed)):
-            await committed
+        committed = self.context.sink.store(message)
+        if committed is not None:
+            await asyncio.shield(committed)
 
     def idempotency_key(self) -> str | None:
         """`Idempotency-Key`: the caller's own reference of a request, or the id of a message."""
-        key = None if self.headers.is_plain else self.headers.get("idempotency-key")
+        key = self.headers.get("idempotency-key")
         if key is None:
             return None
-        key = key.strip('"')
-        if not key or len(key) > 128 or not key.isascii() or not key.isprintable():
-            raise Invalid("Idempotency-Key must be 1 to 128 printable ASCII characters")
-        return key
+        return checked_message_id(key.strip('"'), "Idempotency-Key")
 
     def confirmation(self) -> str | None:
         """`X-Confirmation`: the token of the refusal that this request repeats."""
@@ -334,6 +349,11 @@ class Exchange:
         return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 and parts[1].isalnum() else None
 
 
+def elements(text: str, separator: str) -> Sequence[str]:
+    """The elements of a list in a header field, without those beyond any that an honest client sends."""
+    return text.split(separator, _MAX_ELEMENTS)[:_MAX_ELEMENTS]
+
+
 def json_reply(value: object, status: int = 200, *, media_type: str = JSON, **headers: str) -> Response:
     """`value` as a JSON reply; header names are written with underscores."""
     fields = {name.replace("_", "-"): text for name, text in headers.items()} if headers else None
@@ -345,22 +365,15 @@ def no_content(status: int = 204, **headers: str) -> Response:
     return Response(status_code=status, headers={name.replace("_", "-"): text for name, text in headers.items()})
 
 
+STORED = no_content()
+"""What was sent is committed. As it has no body, the application sends it without fields that protect documents."""
+TAKEN = no_content(202)
+"""What was sent is taken, without guarantee."""
+
+
 @lru_cache(maxsize=1_024)
-def _origin(source: str | None) -> Origin:
-    return Origin(binding="http", source=source)
-
-
-def _nobody_waits(error: BaseException | None) -> None:
-    """What was published without guarantee has been answered."""
-
-
-def _settle(committed: "asyncio.Future[None]", error: BaseException | None) -> None:
-    if committed.done():  # the client has left; what is committed stays so
-        return
-    if error is None:
-        committed.set_result(None)
-    else:
-        committed.set_exception(error)
+def _origin(source: str | None, place: Place | None = None) -> Origin:
+    return Origin(binding="http", source=source, place=place)
 
 
 def _parsed_query(raw: bytes) -> Mapping[str, Sequence[str]]:

@@ -5,11 +5,13 @@ told, and so owes a slow client nothing. `Last-Event-ID` only sets where it begi
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bindings.http import reads
+from bindings.http import service_calls
 from bindings.http.channels import QueueChannel
 from bindings.http.exchange import EVENT_STREAM, Exchange
 from bindings.http.problems import NotAcceptable, NotImplementedHere
@@ -26,12 +28,13 @@ _AT_A_TIME = 100
 
 
 def routes() -> list[Route]:
-    documented = Documented(tag="directory", query=("diff",), answers={200: EVENT_STREAM})
+    sparql = Documented(tag="directory", any_query=True)
+    documented = Documented(tag="directory", query=("diff", "lastEventID"), answers={200: EVENT_STREAM})
     return [
         Route("GET", "/events", _all, "Changes of the directory", documented=documented),
         Route("GET", "/events/{type}", _one, "Changes of one kind", documented=documented),
-        Route("GET", "/search/sparql", _sparql, "Not offered", documented=Documented(tag="directory")),
-        Route("POST", "/search/sparql", _sparql, "Not offered", documented=Documented(tag="directory")),
+        Route("GET", "/search/sparql", _sparql, "Not offered", documented=sparql),
+        Route("POST", "/search/sparql", _sparql, "Not offered", documented=sparql),
     ]
 
 
@@ -56,14 +59,47 @@ async def _stream(exchange: Exchange, wanted: tuple[str, ...]) -> ASGIApp:
     diff = exchange.one("diff")
     if diff not in (None, "true", "false"):
         raise Invalid("diff is true or false")
-    last = exchange.headers.get("last-event-id")
-    if last is not None and (not last.isascii() or not last.isdigit() or len(last) > 19):
-        raise Invalid("Last-Event-ID is not one of this runtime's")
+    last = exchange.last_event()
     # Asked at once, so that whoever may not read the directory hears so before a stream begins.
-    newest = (await reads.changes(exchange, None, diff=False, limit=1))["last"]
+    newest = (await service_calls.changes(exchange, None, diff=False, limit=1))["last"]
     if exchange.is_head:
         return stream_headers()
-    return _Notifications(exchange, wanted, diff == "true", newest if last is None else int(last))
+    return _Notifications(exchange, wanted, diff == "true", newest if last is None else last)
+
+
+class ChangesSince:
+    """The changes of the directory after one of them, spelled for a stream of other things: which Thing, and `change`,
+    the number to go on from."""
+
+    def __init__(self, exchange: Exchange, after: int) -> None:
+        self._exchange = exchange
+        self._after = after
+        self._is_due = True
+
+    @classmethod
+    async def begun(cls, exchange: Exchange, after: int | None) -> "ChangesSince":
+        """From `after` on, None for what is still to come. Raises what the directory answers to who may not read it."""
+        newest = (await service_calls.changes(exchange, None, diff=False, limit=1))["last"]
+        return cls(exchange, newest if after is None else after)
+
+    def heard(self) -> None:
+        """Something changed."""
+        self._is_due = True
+
+    async def next(self) -> bytes:
+        """The next events; b"" when there is nothing new."""
+        chunk = b""
+        while self._is_due and not chunk:
+            self._is_due = False
+            found = await service_calls.changes(self._exchange, self._after, diff=False, limit=_AT_A_TIME)
+            if found["last"] != self._after:
+                self._is_due = True
+            self._after = found["last"]
+            chunk = b"".join(
+                event(encode({"id": item["thingID"], "change": item["id"]}), name=f"thing_{item['change']}")
+                for item in found["items"]
+            )
+        return chunk
 
 
 class _Notifications:
@@ -113,7 +149,7 @@ class _Notifications:
 
     async def _next(self) -> tuple[bytes, bool]:
         """The next events, spelled, and whether there may be more behind them."""
-        found = await reads.changes(self._exchange, self._after, diff=self._diff, limit=_AT_A_TIME)
+        found = await service_calls.changes(self._exchange, self._after, diff=self._diff, limit=_AT_A_TIME)
         is_more = found["last"] != self._after
         self._after = found["last"]
         return b"".join(self._spelled(item) for item in found["items"] if item["change"] in self._wanted), is_more
@@ -125,3 +161,24 @@ class _Notifications:
         elif "patch" in item:
             data = {**item["patch"], "registration": {"modified": item["modified"]}}
         return event(encode(data), name=f"thing_{item['change']}", id_=str(item["id"]))
+
+
+class Changes:
+    """Tells the streams that wait that something changed; what, they ask the directory."""
+
+    def __init__(self) -> None:
+        self._waiting: set[Callable[[], None]] = set()
+
+    def heard(self) -> None:
+        """Something changed."""
+        for wake in self._waiting:
+            wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake`, which does not block, at each change while the block runs."""
+        self._waiting.add(wake)
+        try:
+            yield
+        finally:
+            self._waiting.discard(wake)

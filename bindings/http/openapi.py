@@ -7,8 +7,8 @@ from starlette.types import ASGIApp
 
 from bindings.http.asyncapi import asyncapi
 from bindings.http.exchange import JSON, LD_JSON, Exchange, json_reply
-from bindings.http.problems import PROBLEM_JSON
 from bindings.http.routing import Documented, Endpoint, Route
+from bindings.web.refusals import PROBLEM_JSON
 
 ASYNCAPI = "/asyncapi.json"
 OPENAPI = "/openapi.json"
@@ -20,7 +20,7 @@ def routes(described: Sequence[Route], documents: Mapping[str, Any]) -> list[Rou
 
     async def streams(exchange: Exchange) -> ASGIApp:
         others = documents.get(ASYNCAPI, {})
-        return json_reply(asyncapi(exchange.context.addresses.base, others), cache_control="no-cache")
+        return json_reply(asyncapi(exchange.urls.base or "", others), cache_control="no-cache")
 
     found = [
         Route("GET", ASYNCAPI, streams, "The event streams", public=True, documented=_DOCUMENT),

@@ -8,14 +8,13 @@ from typing import Any
 
 from starlette.responses import Response
 
+from bindings.web.refusals import PROBLEM_JSON, fields_of
 from things import problems
 from things.delivery import DeliveryStatus
 from things.errors import SkepError
 from things.jsontext import encode
 from things.problems import STATUSES as STATUSES
 from things.problems import Details, details, failure
-
-PROBLEM_JSON = "application/problem+json"
 
 
 class MethodNotAllowed(SkepError):
@@ -41,20 +40,10 @@ class NotImplementedHere(SkepError):
     code = "not-implemented"
 
 
-CHALLENGES = (b'Bearer realm="skep"', b'Basic realm="skep", charset="UTF-8"')
-"""What a client may log in with; directory bootstrapping asks for a usable challenge."""
-
-
 def problem(error: SkepError, *, for_page: bool = False) -> Response:
-    """The reply that says what was refused and why. A page's own requests get no basic challenge: the browser would ask
-    for a password itself, in front of the page."""
+    """The reply that says what was refused and why; `for_page` where a page's own script asked."""
     reply = _reply(problems.problem(error))
-    if reply.status_code == 401:
-        for challenge in CHALLENGES[:1] if for_page else CHALLENGES:
-            reply.raw_headers.append((b"www-authenticate", challenge))
-    if reply.status_code == 429:
-        seconds = getattr(error, "retry_after_s", 1.0)
-        reply.raw_headers.append((b"retry-after", str(max(1, round(seconds + 0.5))).encode()))
+    reply.raw_headers += fields_of(reply.status_code, error, for_page=for_page)
     if isinstance(error, MethodNotAllowed):
         reply.raw_headers.append((b"allow", error.allowed.encode()))
     return reply

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from typing import Protocol
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
@@ -28,6 +30,16 @@ Prelude = Callable[[StreamChannel, Write], Awaitable[None]]
 """Writes what comes before the live events: a replay."""
 
 
+class Beside(Protocol):
+    """What a stream tells beside its publications, once nothing of those waits."""
+
+    def heard(self) -> None:
+        """There may be more; does not block."""
+
+    async def next(self) -> bytes:
+        """The next events, b"" for none; raises SkepError."""
+
+
 def stream_headers() -> Response:
     """What HEAD on a stream answers."""
     return Response(status_code=200, media_type=EVENT_STREAM)
@@ -46,15 +58,21 @@ class EventStream:
         channel: StreamChannel,
         subscribe: Callable[[StreamChannel], None],
         prelude: Prelude | None,
+        beside: Beside | None = None,
     ) -> None:
         self._exchange = exchange
         self._channel = channel
         self._subscribe = subscribe
         self._prelude = prelude
+        self._beside = beside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context, channel = self._exchange.context, self._channel
-        with context.tickets.opened(self._exchange.ticket), context.opened(channel):
+        with ExitStack() as stack:
+            stack.enter_context(context.tickets.opened(self._exchange.ticket))
+            stack.enter_context(context.opened(channel))
+            if self._beside is not None:
+                stack.enter_context(context.changes.waking(self._changed))
             channel.holding = self._prelude is not None
             self._subscribe(channel)
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
@@ -62,6 +80,11 @@ class EventStream:
                 watcher = tasks.create_task(_disconnected(receive, channel))
                 await self._write(send)
                 watcher.cancel()
+
+    def _changed(self) -> None:
+        assert self._beside is not None
+        self._beside.heard()
+        self._channel.wake.set()
 
     async def _write(self, send: Send) -> None:
         channel = self._channel
@@ -83,13 +106,25 @@ class EventStream:
                 log.info("replay ended early", extra={"session": channel.session_id, "code": error.code})
                 channel.close(error.code)
         while channel.closed_because is None:
-            chunk = channel.take(PING)
+            # Before looking: what comes while the directory is asked must wake.
+            channel.wake.clear()
+            chunk = channel.take(PING) or await self._other()
+            if channel.closed_because is not None:
+                break  # revoked while the directory was asked
             if chunk:
                 await write(chunk)
             else:
-                channel.wake.clear()
                 await channel.wake.wait()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _other(self) -> bytes:
+        if self._beside is None:
+            return b""
+        try:
+            return await self._beside.next()
+        except SkepError as error:
+            self._channel.close(error.code)
+            return b""
 
 
 async def _disconnected(receive: Receive, channel: StreamChannel | QueueChannel) -> None:

@@ -11,8 +11,11 @@ from starlette.types import ASGIApp
 
 from bindings.http.exchange import Exchange
 from bindings.http.problems import MethodNotAllowed
+from bindings.http.tickets import PARAMETER as TICKET
 from things.addresses import decode_segment
-from things.errors import NotFound
+from things.bounded import Bounded
+from things.errors import Invalid, NotFound
+from things.suggestions import did_you_mean
 
 _REMEMBERED = 4_096
 """Paths whose route is remembered: clients ask the same ones again and again."""
@@ -28,6 +31,9 @@ class Documented:
 
     tag: str = ""
     query: Sequence[str] = ()
+    """Every parameter that the route reads from the query; others are refused."""
+    any_query: bool = False
+    """The query is not looked at, or read by the route itself."""
     body: str | None = None
     """Media type of the request body."""
     answers: Mapping[int, str] = field(default_factory=dict)
@@ -45,6 +51,15 @@ class Route:
     public: bool = False
     documented: Documented = field(default_factory=Documented)
 
+    def check_query(self, query: Iterable[str]) -> None:
+        """Raises Invalid for a parameter that is not read here: whoever misspells one would get everything."""
+        if self.documented.any_query:
+            return
+        known = self.documented.query
+        for name in query:
+            if name not in known and name != TICKET:
+                raise Invalid(f"{name[:40]!r} is no parameter of this address{did_you_mean(name, known)}")
+
 
 @dataclass(slots=True)
 class _Node:
@@ -59,7 +74,7 @@ class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.all = tuple(routes)
         self._root = _Node()
-        self._found: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}
+        self._found = Bounded[tuple[str, bytes], tuple[Route, dict[str, str]]](_REMEMBERED)
         for route in self.all:
             self._add(route)
 
@@ -70,8 +85,6 @@ class Routes:
         if found is None:
             found = self._searched(method, raw_path)
             if len(raw_path) <= _REMEMBERED_CHARS:
-                while len(self._found) >= _REMEMBERED:
-                    del self._found[next(iter(self._found))]
                 self._found[method, raw_path] = found
         return found
 

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from runtime.ports import Publication
 from things.addresses import encode_segment
+from things.delivery import DeliveryStatus
+from things.documents import status_document
 from things.jsontext import encode
 from things.times import rfc3339
 
@@ -72,6 +74,11 @@ def event_bytes(publication: Publication, spelling: Spelling, row_id: int) -> by
         case Spelling.UNNAMED | Spelling.MANY_UNNAMED:
             name = ""
     return event(payload, name=name, id_=str(row_id) if row_id else "")
+
+
+def status_bytes(status: DeliveryStatus) -> bytes:
+    """A status within a stream of other things, whose ids are rows: its own number is `seq` in the document."""
+    return event(encode(status_document(status)), name="status")
 
 
 def event(data: bytes, *, name: str = "", id_: str = "") -> bytes:

@@ -15,6 +15,7 @@ from bindings.messaging_node.store import NodeStore
 from things.envelopes import Envelope, Unknown, domain_of, scheme_of, texts
 from things.errors import Invalid, QueueFull
 from things.messages import JSONValue
+from things.names import GUEST_PREFIX
 
 MAX_KEY_CHARS = 256
 
@@ -74,7 +75,7 @@ class Allocation:
     def _check_room(self, number: int, caller: NodeSession) -> None:
         """Before anything is allocated: a message over the quota must not leave half of it behind."""
         if len(caller.held) + number > self._settings.max_addresses:
-            raise QueueFull("this session (addresses)", self._settings.max_addresses)
+            raise QueueFull("this session", self._settings.max_addresses, "addresses")
 
     def _made(self, scheme: str, number: int, caller: NodeSession) -> list[str]:
         pool = [address for address in self._settings.pool if scheme_of(address) == scheme]
@@ -82,7 +83,7 @@ class Allocation:
             return [f"{scheme}://{self._settings.domain}/{uuid4()}" for _ in range(number)]
         free = [address for address in pool if address not in self._routes.holders]
         if len(free) < number:
-            raise QueueFull(f"the pool of {scheme} addresses", len(pool))
+            raise QueueFull("the pool", len(pool), f"{scheme} addresses, and too few are free")
         return free[:number]
 
     async def _name(self, addresses: Sequence[str], caller: NodeSession) -> None:
@@ -91,7 +92,7 @@ class Allocation:
                 raise Invalid(f"{address[:80]!r} is not of the domain {self._settings.domain}")
             self._routes.check(address, caller)
         account, names = caller.principal.account, self._routes.names
-        if account.startswith("guest~"):
+        if account.startswith(GUEST_PREFIX):
             return  # a guest is another one next time
         # Taken before they are stored: nobody else may be given them meanwhile.
         fresh = names.take(addresses, account, limit=self._settings.max_addresses)

@@ -19,6 +19,9 @@ Identify = Callable[[JSONValue, Principal], Awaitable[dict[str, JSONValue]]]
 
 STAMP = "validatedBy"
 """The member of an identity that only the node writes."""
+_TAKEN = ("accessToken", "idToken", "auth")
+_TAKEN_OF_GUESTS = ("idToken", "auth")
+"""Members of a body that go no further. `auth` says that the sender was authenticated, which is not its to say."""
 
 
 class Credentials:
@@ -67,4 +70,4 @@ class Credentials:
 
 
 def _taken(session: NodeSession) -> tuple[str, ...]:
-    return ("idToken",) if is_guest(session.principal) else ("accessToken", "idToken")
+    return _TAKEN_OF_GUESTS if is_guest(session.principal) else _TAKEN

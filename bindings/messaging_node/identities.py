@@ -18,10 +18,10 @@ from things.envelopes import Envelope, Unknown
 from things.errors import Forbidden, Invalid, Unauthenticated, UnknownThing
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Origin
+from things.service_ids import ACCOUNTS
 from things.times import rfc3339
 
 MAX_TOKEN_CHARS = 16_384
-ACCOUNTS = "dtw:authn:admin"
 
 
 class Identities:

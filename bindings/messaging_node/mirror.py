@@ -18,17 +18,21 @@ from bindings.messaging_node.requests import HypertyRequests
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Pattern, Sink
-from things.addresses import Kind, TwinID
+from things.addresses import Kind, TwinID, own_twin
 from things.envelopes import Envelope, scheme_of
-from things.errors import SkepError
+from things.errors import Conflict, SkepError
 from things.identity import AccountType
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
 from things.objects import change
+from things.service_ids import DIRECTORY
 
 log = logging.getLogger(__name__)
 
 CONTEXT: tuple[JSONValue, ...] = ("https://www.w3.org/2022/wot/td/v1.1", {"skep": "urn:skep:v1#"})
+OF_OBJECTS = "skep:DataObject"
+OBJECT = "skep:object"
+"""The member of a TD that names the object's address; what tells two of them apart whose last part is the same."""
 MAX_ATTRIBUTES = 500
 _NOT_OBJECTS = frozenset({"hyperty", "hyperty-runtime", "runtime", "user", "user-guid", "domain", "global", "thing"})
 _UNFIT = re.compile(r"[^A-Za-z0-9._:@-]+")
@@ -64,6 +68,36 @@ class Mirror:
         self._sink = sink
         self._requests = requests
         self._objects: OrderedDict[str, _Mirrored] = OrderedDict()
+        self._urls: dict[str, str] = {}
+        """Which of these objects a Thing is."""
+
+    def thing_of(self, url: str) -> str | None:
+        """The Thing that an object is; None for objects that are not known here, or none."""
+        found = self._objects.get(url)
+        return None if found is None else found.twin
+
+    def thing(self, url: str, reporter: NodeSession) -> str | None:
+        """The Thing that an object is if this session reports it; None if it is none."""
+        return own_twin(reporter.principal.account, _thing_of(url)) if _is_mirrored(url, reporter) else None
+
+    async def check(self, url: str, reporter: NodeSession) -> None:
+        """Raise Conflict if the Thing that an object would be is another object's, or none of an object."""
+        twin = self.thing(url, reporter)
+        if twin is None or self._urls.get(twin) == url:
+            return
+        if twin in self._urls:
+            raise Conflict(f"{twin} is the object {self._urls[twin][:80]!r}; delete that first")
+        origin = Origin(binding="node", session_id=reporter.session_id, source=reporter.source)
+        try:
+            td = await self._sink().call(reporter.principal, DIRECTORY, "readTD", {"thingID": twin}, origin)
+        except SkepError:
+            return  # there is none, or none that it may know of, which publishing it will tell
+        assert isinstance(td, dict)
+        types, standing = td.get("@type"), td.get(OBJECT)
+        is_object = OF_OBJECTS in types if isinstance(types, list) else types == OF_OBJECTS
+        if not is_object or (isinstance(standing, str) and standing != url):
+            which = f"the object {standing[:80]!r}" if isinstance(standing, str) else "no object's"
+            raise Conflict(f"{twin} is {which}; remove that first, or report by another address")
 
     async def registered(self, entry: Mapping[str, Any], caller: NodeSession) -> None:
         """An object was registered: it is a Thing from now on."""
@@ -72,6 +106,10 @@ class Mirror:
             return
         data = entry.get("data")
         schema = entry.get("schema")
+        try:
+            await self.check(url, caller)
+        except Conflict:
+            return  # the registry, where it is the node's own, has said so
         mirrored = self._known(url, caller)
         name = entry.get("name")
         mirrored.title = name if isinstance(name, str) and name else mirrored.title
@@ -95,8 +133,10 @@ class Mirror:
 
     async def unregistered(self, url: str, caller: NodeSession) -> None:
         """An object is gone; its history stays."""
-        if _is_mirrored(url, caller) and self._objects.pop(url, None) is not None:
-            twin = str(TwinID(caller.principal.account, _thing_of(url)))
+        mirrored = self._objects.get(url)
+        twin = self.thing(url, caller)
+        if twin is not None and mirrored is not None and mirrored.twin == twin:
+            self._forget(url)
             self._requests.silence(caller, twin)
             await self._guarded(url, caller, self._handle(Operation.REMOVE_TD, twin, "", None, caller))
 
@@ -107,6 +147,13 @@ class Mirror:
         if envelope.type == "delete":
             await self.unregistered(url, caller)
             return
+        known = self._objects.get(url)
+        if known is None or known.twin != self.thing(url, caller):
+            try:
+                await self.check(url, caller)
+            except Conflict as error:
+                log.info("object not mirrored", extra={"object": url, "code": error.code, "detail": error.detail})
+                return
         mirrored = self._known(url, caller)
         try:
             name = change(mirrored.data, envelope.body)
@@ -122,22 +169,30 @@ class Mirror:
         """After a restart: a session goes on speaking for what it had registered."""
         for url in urls:
             if _is_mirrored(url, session):
-                self._requests.speak(session, str(TwinID(session.principal.account, _thing_of(url))), url)
+                self._requests.speak(session, own_twin(session.principal.account, _thing_of(url)), url)
 
     def _known(self, url: str, caller: NodeSession) -> _Mirrored:
         found = self._objects.get(url)
+        twin = TwinID.of(caller.principal.account, _thing_of(url))
+        if found is not None and found.twin != str(twin):
+            # The address changed hands, and is another account's Thing now.
+            self._forget(url)
+            found = None
         if found is None:
-            twin = TwinID(caller.principal.account, _thing_of(url))
+            self._urls[str(twin)] = url
             found = self._objects[url] = _Mirrored(str(twin), twin.thing)
             pattern = Pattern(twin.account, twin.thing, Kind.PROPERTY, None)
-            for latest in self._sink().sessions.latest(caller.principal, pattern):
+            for latest in filter(None, self._sink().sessions.latest(caller.principal, pattern)):
                 found.data[latest.name] = copy.deepcopy(latest.value)
                 found.properties[latest.name] = _schema(latest.value)
                 found.derived.add(latest.name)
             if len(self._objects) > self._settings.max_mirrored:
-                self._objects.popitem(last=False)
+                self._forget(next(iter(self._objects)))
         self._objects.move_to_end(url)
         return found
+
+    def _forget(self, url: str) -> None:
+        del self._urls[self._objects.pop(url).twin]
 
     async def _publish(
         self, url: str, mirrored: _Mirrored, caller: NodeSession, names: list[str], *, always: bool
@@ -152,8 +207,9 @@ class Mirror:
         if fresh or other or always:
             td = {
                 "@context": list(CONTEXT),
-                "@type": "skep:DataObject",
+                "@type": OF_OBJECTS,
                 "id": url,
+                OBJECT: url,
                 "title": mirrored.title,
                 "properties": mirrored.properties,
                 **({"actions": mirrored.actions} if mirrored.actions else {}),

@@ -5,18 +5,20 @@ policies), and comes back to `relay`, which knows where it goes.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 
 from bindings.messaging_node.allocation import Allocation
+from bindings.messaging_node.audience import Audience
 from bindings.messaging_node.connectors import Connector, Stub
 from bindings.messaging_node.credentials import Credentials
 from bindings.messaging_node.identities import Identities
 from bindings.messaging_node.journal import Journal
 from bindings.messaging_node.mirror import Mirror
+from bindings.messaging_node.ownership import Ownership
 from bindings.messaging_node.policies import Policies
 from bindings.messaging_node.registry import Registry
 from bindings.messaging_node.relay import BINDING, Relay
@@ -36,6 +38,7 @@ from things.addresses import TwinID
 from things.delivery import DeliveryStatus
 from things.errors import SkepError, Unavailable
 from things.messages import JSONValue, Message
+from things.places import OwnOrigin, Urls
 from things.td import ThingDescription
 
 log = logging.getLogger(__name__)
@@ -46,7 +49,7 @@ _EXPIRE_TICKS = 5
 
 
 class MessagingNode:
-    """The node of one domain. `origins` are those of allowed pages, `stubs` lead to foreign domains, `connectors` are
+    """The node of one domain. `is_own_origin` judges pages, `stubs` lead to foreign domains, `connectors` are
     functions beside its own (`connectors.Connector`), reached by their addresses like any."""
 
     name = BINDING
@@ -55,12 +58,12 @@ class MessagingNode:
         self,
         settings: NodeSettings,
         *,
-        origins: Callable[[], frozenset[str]] = frozenset,
+        is_own_origin: OwnOrigin = lambda *_: False,
         stubs: Mapping[str, Stub] | None = None,
         connectors: Sequence[Connector] = (),
     ) -> None:
         self.settings = settings
-        self.origins = origins
+        self.is_own_origin = is_own_origin
         self._given = tuple(connectors)
         self._sink: Sink | None = None
         self._store = NodeStore(settings.file)
@@ -74,7 +77,8 @@ class MessagingNode:
 
         self.journal = Journal(self._store)
         self.routes = Routes(settings, self.journal)
-        self._replies = Replies(self.routes, sink)
+        self._audience = Audience(self.routes, sink, self._thing_of)
+        self._replies = Replies(self._audience, sink)
         self._requests = HypertyRequests(settings, sink)
         self._twins = Twins(settings, sink, self._replies.answer)
         self._mirror = Mirror(settings, sink, self._requests)
@@ -93,6 +97,7 @@ class MessagingNode:
             settings,
             sink=sink,
             routes=self.routes,
+            audience=self._audience,
             journal=self.journal,
             runtimes=self.runtimes,
             replies=self._replies,
@@ -128,7 +133,9 @@ class MessagingNode:
             self._sink = None
             log.info("messaging node stopped", extra={"domain": self.settings.domain})
 
-    def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
+    def forms(
+        self, td: ThingDescription, twin: TwinID, urls: Urls
+    ) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
         """None: hyperties address Things by the node's own addresses, which no TD form can spell."""
         return {}
 
@@ -142,7 +149,7 @@ class MessagingNode:
         self.runtimes.restore(await self._store.sessions())
         own: Sequence[Connector] = (
             Allocation(self.settings, self.routes, self._store),
-            Subscriptions(self.settings, self.routes, self._twins.subscribe),
+            Subscriptions(self.settings, self.routes, self._audience, self._twins.subscribe),
             await self._chosen_registry(),
             self._identities,
             Catalogue(self.settings),
@@ -155,8 +162,11 @@ class MessagingNode:
 
     async def _chosen_registry(self) -> Connector:
         settings = self.settings
+        ownership = Ownership(settings, self.routes)
         if settings.registry_url is not None:
-            return RemoteRegistry(settings, settings.registry_url, objects=self._mirror)
+            return RemoteRegistry(
+                settings, settings.registry_url, objects=self._mirror, ownership=ownership, sees=self._sees
+            )
         registry = self._registry = Registry(
             settings,
             self._store,
@@ -164,11 +174,27 @@ class MessagingNode:
             tell=self._replies.tell,
             things=self._twins,
             objects=self._mirror,
+            ownership=ownership,
+            sees=self._audience.sees,
         )
         await registry.load(lambda session_id: self.runtimes.get(session_id) is not None)
         for session in self.runtimes.everyone():
             self._mirror.restored(session, [str(entry["url"]) for entry in registry.of_session(session.session_id)])
         return registry
+
+    def _thing_of(self, url: str) -> str | None:
+        """The Thing that an object is: as its reporter told it, registered it, or holds its address."""
+        found = self._mirror.thing_of(url)
+        if found is None and self._registry is not None:
+            found = self._registry.thing_of(url)
+        if found is None:
+            things = (self._mirror.thing(url, holder) for holder in self.routes.holders.at(url))
+            found = next(filter(None, things), None)
+        return found
+
+    def _sees(self, session: NodeSession, url: str) -> bool:
+        thing = self._thing_of(url)
+        return thing is None or self._audience.sees(session, thing)
 
     async def _session_ended(self, session: NodeSession) -> None:
         self.relay.pending.forget(session)

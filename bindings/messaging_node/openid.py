@@ -5,14 +5,14 @@ is never shown to anybody. An opaque access token is shown to the provider's use
 """
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import jwt
 
-from bindings.messaging_node.outward import exchange
+from bindings.messaging_node.http_client import exchange
+from things.bounded import Bounded
 from things.errors import ConfigInvalid, Unauthenticated, Unavailable
 from things.messages import JSONValue
 from things.network import is_loopback
@@ -42,7 +42,7 @@ class OpenIDProvider:
         self._metadata_at = 0
         self._keys: list[jwt.PyJWK] = []
         self._keys_at = 0
-        self._remembered: OrderedDict[str, tuple[dict[str, JSONValue], int]] = OrderedDict()
+        self._remembered = Bounded[str, tuple[dict[str, JSONValue], int]](MAX_REMEMBERED)
 
     async def identity(self, token: str) -> dict[str, JSONValue]:
         """The identity a token proves. Raises Unauthenticated, Unavailable."""
@@ -72,8 +72,6 @@ class OpenIDProvider:
         expires = claims["exp"]
         assert isinstance(expires, int | float)
         self._remembered[hashed] = (claims, min(int(expires * 1_000_000), now + int(REMEMBERED_S * 1_000_000)))
-        if len(self._remembered) > MAX_REMEMBERED:
-            self._remembered.popitem(last=False)
         return claims
 
     async def _verified(self, token: str) -> dict[str, JSONValue]:

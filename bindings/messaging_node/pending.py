@@ -68,7 +68,7 @@ class PendingResponses:
                 raise Conflict("somebody else waits for an answer to this id from this address")
             standing.session.pending.discard(key)
         if len(session.pending) >= self._most_of_session and key not in session.pending:
-            raise QueueFull("this session (requests without a response)", self._most_of_session)
+            raise QueueFull("this session", self._most_of_session, "requests without a response")
         loop = asyncio.get_running_loop()
         self._asked[key] = Asked(session, loop.time() + self._wait_s, expects, sender)
         self._asked.move_to_end(key)

@@ -13,8 +13,7 @@ from runtime.ports import Sink
 from things.envelopes import Envelope, Unknown
 from things.errors import Invalid
 from things.messages import JSONValue, Origin
-
-RIGHTS = "dtw:authz:admin"
+from things.service_ids import RIGHTS
 
 METHODS = {
     "addPolicy": "putPolicySet",

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bindings.messaging_node.connectors import OK, Body
+from bindings.messaging_node.ownership import Ownership
+from bindings.messaging_node.quota import Quota
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.store import NodeStore
 from things.envelopes import MAX_ADDRESS_CHARS, Document, Envelope, Unknown, refusal, scheme_of
-from things.errors import Invalid, NotFound, QueueFull
+from things.errors import Invalid, NotFound, QueueFull, TooLarge
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue
@@ -29,8 +31,14 @@ UNKNOWN: Body = {"code": 404, "description": "Not Found"}
 """Clients compare it as a whole."""
 
 _HYPERTY_SCHEMES = frozenset({"user", "user-guid", "hyperty", "hyperty-runtime"})
-_OWN = ("_owner", "_until", "_session")
+REGISTERED_BY = "registeredBy"
+"""The member that names the account which made an entry; the node writes it whenever an entry is told."""
+_OWN = ("_owner", "_until", "_session", "_thing", REGISTERED_BY)
 """Members of an entry that are the node's own and never told."""
+
+
+Sees = Callable[[NodeSession, str, tuple[str, ...]], bool]
+"""Whether a session may observe these properties of a Thing, or with none, any."""
 
 
 class ThingEntries(Protocol):
@@ -42,6 +50,8 @@ class ThingEntries(Protocol):
 class Registered(Protocol):
     """Told of entries that were registered or went."""
 
+    def thing(self, url: str, reporter: NodeSession) -> str | None: ...
+    async def check(self, url: str, reporter: NodeSession) -> None: ...
     async def registered(self, entry: Entry, caller: NodeSession) -> None: ...
     async def unregistered(self, url: str, caller: NodeSession) -> None: ...
 
@@ -58,8 +68,13 @@ class Registry:
         tell: Callable[[Document], Awaitable[None]],
         things: ThingEntries,
         objects: Registered,
+        ownership: Ownership,
+        sees: Sees,
     ) -> None:
         self._settings = settings
+        self._ownership = ownership
+        self._sees = sees
+        self._quota = Quota(settings)
         self._store = store
         self._clock = clock
         self._tell = tell
@@ -128,8 +143,10 @@ class Registry:
             raise Invalid("`value.url` names what is registered")
         standing = self._entries.get(url)
         self._check_owner(url, standing, caller)
+        self._ownership.check(url, terms_of({**value, "url": url}), caller)
         if standing is None and len(self._entries) >= self._settings.max_registrations:
-            raise QueueFull("the registry", self._settings.max_registrations)
+            raise QueueFull("the registry", self._settings.max_registrations, "entries")
+        await self._objects.check(url, caller)
         now = self._clock()
         expires = self._life(value.get("expires"))
         entry: Entry = {
@@ -141,6 +158,7 @@ class Registry:
             "_owner": caller.principal.account,
             "_until": now + expires * 1_000_000,
             "_session": _session_of(caller),
+            "_thing": self._objects.thing(url, caller),
         }
         await self._keep(entry)
         if standing is not None and standing["status"] != entry["status"]:
@@ -152,7 +170,13 @@ class Registry:
         body = envelope.body
         entry = self._mine(_resource(body), caller)
         now = self._clock()
-        changed: Entry = {**entry, "lastModified": rfc3339(now), "_session": _session_of(caller)}
+        changed: Entry = {
+            **entry,
+            "lastModified": rfc3339(now),
+            "_owner": caller.principal.account,
+            "_session": _session_of(caller),
+            "_thing": self._objects.thing(entry["url"], caller),
+        }
         value = body.get("value")
         attribute = body.get("attribute")
         if attribute == "status":
@@ -166,6 +190,7 @@ class Registry:
             changed["status"] = _status(changed["status"])
         elif value is None and entry["status"] != "live":
             changed["status"] = "live"  # kept alive
+        self._ownership.check(changed["url"], terms_of(changed), caller)
         expires = changed["expires"] = self._life(changed.get("expires"))
         changed["_until"] = now + expires * 1_000_000 if changed["status"] == "live" else min(now, entry["_until"])
         await self._keep(changed)
@@ -196,10 +221,7 @@ class Registry:
 
     def _check_owner(self, url: str, standing: Entry | None, caller: NodeSession) -> None:
         """Another account's entry is not there to change; guests are one another's."""
-        if standing is None or self._settings.compatible:
-            return
-        owner, account = standing["_owner"], caller.principal.account
-        if owner != account and not (owner.startswith("guest~") and account.startswith("guest~")):
+        if standing is not None and not self._ownership.may_change(url, standing["_owner"], caller):
             raise NotFound("Not Found")
 
     def _life(self, expires: JSONValue) -> int:
@@ -209,16 +231,29 @@ class Registry:
         return max(1, int(min(expires, most)))
 
     async def _keep(self, entry: Entry) -> None:
-        if len(encode(entry)) > MAX_ENTRY_BYTES:
+        size = len(encode(entry))
+        if size > MAX_ENTRY_BYTES:
             raise Invalid(f"a registration is at most {MAX_ENTRY_BYTES} bytes")
-        await self._store.put_registrations({entry["url"]: entry})
-        self._set(entry)
+        url = entry["url"]
+        self._quota.check(url, entry["_owner"], size)
+        # It stands while it is written, so that two at a time cannot pass one bound, or one address, together.
+        before = self._entries.get(url)
+        self._set(entry, size)
+        try:
+            await self._store.put_registrations({url: entry})
+        except BaseException:
+            if self._entries.get(url) is entry:
+                self._unset(url)
+                if before is not None:
+                    self._set(before)
+            raise
 
-    def _set(self, entry: Entry) -> None:
+    def _set(self, entry: Entry, size: int | None = None) -> None:
         url = entry["url"]
         self._unset(url)
         self._entries[url] = entry
-        for term in _terms(entry):
+        self._quota.put(url, entry["_owner"], len(encode(entry)) if size is None else size)
+        for term in terms_of(entry):
             self._by_term.setdefault(term, {})[url] = None
         if entry["_session"]:
             self._by_session.setdefault(entry["_session"], {})[url] = None
@@ -227,7 +262,8 @@ class Registry:
         entry = self._entries.pop(url, None)
         if entry is None:
             return
-        for index, keys in ((self._by_term, _terms(entry)), (self._by_session, [entry["_session"]])):
+        self._quota.drop(url)
+        for index, keys in ((self._by_term, terms_of(entry)), (self._by_session, [entry["_session"]])):
             for key in keys:
                 urls = index.get(key, {})
                 urls.pop(url, None)
@@ -273,19 +309,40 @@ class Registry:
                 return UNKNOWN
             return _told({resource: thing}, one=resource)
         entry = self._entries.get(resource)
-        if entry is not None:
-            return _told({resource: self._now(entry)}, one=resource)
-        found = {
-            str(entry["url"]): self._now(entry)
-            for entry in map(self._entries.__getitem__, self._by_term.get(_last_part(resource), ()))
-            if _is_of_kind(entry, resource) and _fits(entry, wanted)
-        }
-        if not found:
-            return UNKNOWN
-        return _told(dict(list(found.items())[:PAGE]))
+        if entry is not None and self._is_shown(entry, caller):
+            return _told({resource: self._now(entry, caller)}, one=resource)
+        found: dict[str, Entry] = {}
+        size = 0
+        for entry in map(self._entries.__getitem__, self._by_term.get(_last_part(resource), ())):
+            if not (_is_of_kind(entry, resource) and _fits(entry, wanted) and self._is_shown(entry, caller)):
+                continue
+            size += self._quota.size(entry["url"])
+            if size > self._settings.max_answer_bytes:
+                raise TooLarge(self._settings.max_answer_bytes, "what is found; name more criteria, since it")
+            found[str(entry["url"])] = self._now(entry, caller)
+            if len(found) >= PAGE:
+                break
+        return _told(found) if found else UNKNOWN
 
-    def _now(self, entry: Entry) -> Entry:
+    def thing_of(self, url: str) -> str | None:
+        """The Thing that a registered object is; None if it is none."""
+        entry = self._entries.get(url)
+        thing: str | None = None if entry is None else entry.get("_thing")
+        return thing
+
+    def _is_shown(self, entry: Entry, caller: NodeSession) -> bool:
+        """Not what somebody registered before the address became another account's, and no object that is a Thing
+        which the caller may not observe."""
+        if self._ownership.is_overtaken(entry["url"], entry["_owner"]):
+            return False
+        thing = entry.get("_thing")
+        return thing is None or self._sees(caller, thing, ())
+
+    def _now(self, entry: Entry, caller: NodeSession) -> Entry:
         shown = _shown(entry)
+        thing, data = entry.get("_thing"), entry.get("data")
+        if thing is not None and isinstance(data, dict):
+            shown["data"] = {name: value for name, value in data.items() if self._sees(caller, thing, (name,))}
         if entry["_until"] <= self._clock() and shown["status"] == "live":
             shown["status"] = "disconnected"
         return shown
@@ -308,7 +365,9 @@ def _session_of(caller: NodeSession) -> str:
 
 
 def _shown(entry: Entry) -> Entry:
-    return {name: member for name, member in entry.items() if name not in _OWN}
+    shown = {name: member for name, member in entry.items() if name not in _OWN}
+    shown[REGISTERED_BY] = entry["_owner"]
+    return shown
 
 
 def _status(value: JSONValue) -> str:
@@ -337,7 +396,7 @@ def _last_part(resource: str) -> str:
     return resource.split("/", 2)[2] if len(steps) > 2 else resource
 
 
-def _terms(entry: Entry) -> set[str]:
+def terms_of(entry: Mapping[str, Any]) -> set[str]:
     """Everything an entry is found by."""
     identity = entry.get("identity")
     known = identity if isinstance(identity, dict) else {}

@@ -7,13 +7,15 @@ nobody, which is answered 404.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from bindings.messaging_node.audience import Audience, names_of, shares
 from bindings.messaging_node.connectors import Body, Connector, Resolve
 from bindings.messaging_node.credentials import Credentials
 from bindings.messaging_node.journal import Journal
 from bindings.messaging_node.mirror import Mirror
+from bindings.messaging_node.outbox import SHARE, Item, Permit
 from bindings.messaging_node.pending import Asked, PendingResponses
 from bindings.messaging_node.replies import Replies
 from bindings.messaging_node.requests import HypertyRequests
@@ -25,7 +27,7 @@ from bindings.messaging_node.twins import Twins
 from runtime.ports import Sink
 from things.delivery import DeliveryStatus, State
 from things.envelopes import Document, Envelope, read, refusal, refused, response, scheme_of
-from things.errors import Forbidden, NotFound, RateLimited, SkepError
+from things.errors import Forbidden, NotFound, QueueFull, RateLimited, SkepError
 from things.jsontext import encode
 from things.messages import Message, Operation, Origin
 
@@ -34,6 +36,11 @@ log = logging.getLogger(__name__)
 BINDING = "node"
 SESSION = "mn:/session"
 SESSION_TYPES = frozenset({"open", "re-open", "close"})
+SLOW_S = 2.0
+"""How long news wait for those that read slowly, so that one of them cannot hold up all others."""
+PATIENCE_S = 15.0
+"""How long a message waits for the one it is for, while that reads at all."""
+_LOOKS = frozenset({"read", "subscribe"})
 _DONE = DeliveryStatus(request_id="", state=State.COMPLETED)
 
 
@@ -46,6 +53,7 @@ class Relay:
         *,
         sink: Callable[[], Sink],
         routes: Routes,
+        audience: Audience,
         journal: Journal,
         runtimes: Runtimes,
         replies: Replies,
@@ -59,6 +67,7 @@ class Relay:
         self._settings = settings
         self._sink = sink
         self._routes = routes
+        self._audience = audience
         self._journal = journal
         self._runtimes = runtimes
         self._replies = replies
@@ -81,6 +90,7 @@ class Relay:
     async def take(self, envelope: Envelope, session: NodeSession) -> None:
         """Pass one message of a session on its way; what is refused is answered, never raised."""
         try:
+            await session.read_answers()
             self._credentials.check(envelope, session)
             passed = await self._credentials.passed_on(envelope, session)
             while True:
@@ -164,13 +174,21 @@ class Relay:
             sender = envelope.sender
             envelope = read({**envelope.document, "from": session.runtime_url})
         is_news = is_told(to) and envelope.type in ("update", "delete")
-        receivers = self._routes.receivers(to) or self._addressed(to)
+        if envelope.type in _LOOKS:
+            self._check_look(to, session)
+        cause, text = session.principal.account, encode(envelope.document)
+        receivers, permitted = self._receivers(envelope, session, is_news=is_news)
+        if not _have_room(receivers, cause, len(text)):
+            await _make_room(receivers, cause, len(text), SLOW_S if is_news else PATIENCE_S)
+            receivers, permitted = self._receivers(envelope, session, is_news=is_news)
+            if not is_news:
+                receivers = _with_room(receivers, cause, len(text), self._settings.max_outbox_bytes // SHARE)
         if receivers:
             if not is_news:
                 self.pending.add(envelope, session, expects=envelope.is_request, sender=sender)
-            text = encode(envelope.document)
+            item = Item(text, permitted, cause, is_news=is_news)
             for receiver in receivers:
-                receiver.put(text)
+                receiver.put_from(item)
         elif not is_news:
             stub = self._resolve(to)
             if stub is None:
@@ -180,17 +198,42 @@ class Relay:
         if is_news and to.endswith("/changes"):
             await self._mirror.changed(object_of(to), envelope, session)
 
+    def _receivers(
+        self, envelope: Envelope, session: NodeSession, *, is_news: bool
+    ) -> tuple[Sequence[NodeSession], Permit | None]:
+        to = envelope.to
+        if is_news and to.endswith("/changes"):
+            # A change is a value of the Thing that its sender reports.
+            thing = self._mirror.thing(object_of(to), session)
+            return self._audience.receivers(to, envelope.document, thing=thing, names=names_of(envelope.body))
+        receivers, permitted = self._audience.receivers(to, envelope.document)
+        return receivers or self._addressed(to), permitted
+
+    def _check_look(self, to: str, session: NodeSession) -> None:
+        """To ask the reporter of an object for its data takes what it takes to observe it."""
+        url = object_of(to)
+        thing = self._audience.thing_of(url)
+        if thing is None or shares(session, self._routes.holders.at(url)) or self._audience.sees(session, thing):
+            return
+        raise Forbidden(f"{session.principal.account!r} may not observe {url[:80]!r}")
+
     async def _respond(self, envelope: Envelope, session: NodeSession) -> None:
         if await self._requests.answered(envelope, session):
             return
-        asked = self.pending.answered(envelope, by_many=len(self._routes.receivers(envelope.sender)) > 1)
+        asked = self.pending.answered(envelope, by_many=self._routes.is_shared(envelope.sender))
         if asked is not None and asked.is_over:
             log.info("late response", extra={"sender": session.principal.account, "to": envelope.to})
             return
-        receivers = self._routes.receivers(envelope.to) if asked is None else (asked.session,)
-        text = encode(envelope.document if asked is None else _to_asker(asked, envelope.document))
+        if asked is not None:
+            asked.session.answer(_to_asker(asked, envelope.document))
+            return
+        # Nobody asked: as good as any other message.
+        cause, text = session.principal.account, encode(envelope.document)
+        receivers, permitted = self._audience.receivers(envelope.to, envelope.document)
+        await _make_room(receivers, cause, len(text), SLOW_S)
+        item = Item(text, permitted, cause, is_news=True)
         for receiver in receivers:
-            receiver.put(text)
+            receiver.put_from(item)
 
     def _addressed(self, to: str) -> tuple[NodeSession, ...]:
         session = self._runtimes.at(to)
@@ -230,6 +273,25 @@ class Relay:
         asked = self.pending.answered(read(answer), by_many=False)
         if asked is not None and not asked.is_over:
             asked.session.send(_to_asker(asked, answer))
+
+
+def _have_room(receivers: Sequence[NodeSession], cause: str, size: int) -> bool:
+    return all(one.has_room(cause, size) for one in receivers if one.outbox.is_counting)
+
+
+async def _make_room(receivers: Sequence[NodeSession], cause: str, size: int, wait_s: float) -> None:
+    """Wait for whoever has no room for a message, together at most so long."""
+    until = asyncio.get_running_loop().time() + wait_s
+    for receiver in receivers:
+        await receiver.make_room(cause, size, until=until)
+
+
+def _with_room(receivers: Sequence[NodeSession], cause: str, size: int, share: int) -> Sequence[NodeSession]:
+    """Those that can take a message. Raises QueueFull if none of them can: refused is who sends too much."""
+    able = [receiver for receiver in receivers if receiver.has_room(cause, size)]
+    if receivers and not able:
+        raise QueueFull(f"account {cause!r}", share, "bytes, or as many messages as may be, waiting there")
+    return able
 
 
 def _to_asker(asked: Asked, document: Document) -> Document:

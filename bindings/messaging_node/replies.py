@@ -7,11 +7,12 @@ to whoever asked. Bare refusals hold nothing to judge and go as they are.
 
 from collections.abc import Callable, Mapping
 
-from bindings.messaging_node.routes import Routes
+from bindings.messaging_node.audience import Audience
+from bindings.messaging_node.outbox import Item
 from bindings.messaging_node.sessions import NodeSession
 from runtime.ports import Sink
 from things.envelopes import Document, Envelope, refused, response
-from things.errors import SkepError
+from things.errors import SkepError, TooLarge
 from things.identity import AccountType, Principal, Role
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
@@ -25,8 +26,8 @@ _SELF = Principal(account="skep", type=AccountType.SERVICE, role=Role.SERVICE, l
 class Replies:
     """Sends what was judged."""
 
-    def __init__(self, routes: Routes, sink: Callable[[], Sink]) -> None:
-        self._routes = routes
+    def __init__(self, audience: Audience, sink: Callable[[], Sink]) -> None:
+        self._audience = audience
         self._sink = sink
 
     def answer(self, envelope: Envelope, session: NodeSession, body: Mapping[str, JSONValue]) -> None:
@@ -34,9 +35,12 @@ class Replies:
         document = response(envelope, body)
         try:
             self._judge(document)
+            text = encode(document)
+            if len(text) > session.settings.max_answer_bytes:
+                raise TooLarge(session.settings.max_answer_bytes, "the answer")
         except SkepError as error:
-            document = response(envelope, refused(error))
-        session.send(document)
+            text = encode(response(envelope, refused(error)))
+        session.put(text)
 
     async def tell(self, document: Document) -> None:
         """Give a message of the node's own to whoever listens, unless a policy blocks it; that is logged there."""
@@ -45,12 +49,14 @@ class Replies:
         except SkepError:
             return
         text = encode(document)
-        for receiver in self._routes.receivers(str(document["to"])):
-            receiver.put(text)
+        receivers, permitted = self._audience.receivers(str(document["to"]), document)
+        item = Item(text, permitted, _SELF.account, is_news=True)
+        for receiver in receivers:
+            receiver.put_from(item)
 
     def _judge(self, document: Document) -> None:
         sink = self._sink()
-        sink.judge(
+        sink.check(
             Message(
                 operation=Operation.SEND,
                 principal=_SELF,

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes
 
-from bindings.messaging_node.callers import Scope, check_origin, headers_of, identify, source_of
+from starlette.types import Scope
+
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.websocket import admitted
+from bindings.web.credentials import by_certificate, by_header, refuse_foreign_page, source_of
+from bindings.web.fields import Fields
 from things.envelopes import Document, Envelope, code_of, read, refusal, refused
 from things.errors import BadAddress, Invalid, SkepError, TimedOut, TooLarge
 from things.jsontext import decode, encode
@@ -66,8 +69,9 @@ class RestEndpoint:
         await send({"type": "http.response.body", "body": text if scope["method"] != "HEAD" else b""})
 
     async def _exchange(self, scope: Scope, receive: Receive) -> tuple[int, Document]:
-        check_origin(scope, self._node.origins())
-        principal = await identify(scope, self._node.sink.authenticator) or admitted(self._node, scope)
+        brought = (scope, Fields(scope["headers"]), self._node.sink.authenticator, self._node.is_own_origin)
+        refuse_foreign_page(scope, brought[1], self._node.is_own_origin)
+        principal = await by_header(*brought) or await by_certificate(*brought) or admitted(self._node, scope)
         is_message = scope["raw_path"] == MESSAGES
         type_ = _TYPES.get(scope["method"])
         if type_ is None or (is_message and type_ != "create"):
@@ -121,8 +125,8 @@ class RestEndpoint:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         most = self._node.settings.max_frame_bytes
-        length = headers_of(scope).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > most:
+        length = Fields(scope["headers"]).get("content-length")
+        if length is not None and length.isdigit() and int(length) > most:
             raise TooLarge(most)
         parts: list[bytes] = []
         size = 0

@@ -60,7 +60,7 @@ class Names:
         """Give an account those it has not yet; which they are. Raises QueueFull over its bound."""
         fresh = [address for address in dict.fromkeys(addresses) if address not in self._owners]
         if self._count[account] + len(fresh) > limit:
-            raise QueueFull(f"account {account!r} (named addresses)", limit)
+            raise QueueFull(f"account {account!r}", limit, "named addresses")
         self._owners.update(dict.fromkeys(fresh, account))
         self._count[account] += len(fresh)
         return fresh
@@ -85,6 +85,8 @@ class Routes:
         self.keyed: Bus[NodeSession] = Bus()
         """Sessions by the allocation keys they used."""
         self.names = Names()
+        self.version = 0
+        """Rises whenever an address changes hands or listeners, so that others may remember who hears it."""
 
     # ------------------------------------------------------------ whose an address is
 
@@ -93,15 +95,17 @@ class Routes:
         above it, or nobody does."""
         if scheme_of(address) in RESERVED:
             return False
-        account = session.principal.account
-        for one in _lineage(address):
-            named = self.names.owner(one)
-            if named is not None:
-                return named == account
-            holders = self.holders.at(one)
-            if holders:
-                return any(are_one(holder, session) for holder in holders)
-        return True
+        found = self._held(address)
+        if isinstance(found, str):
+            return found == session.principal.account
+        return not found or any(are_one(holder, session) for holder in found)
+
+    def is_held_by(self, address: str, account: str) -> bool | None:
+        """Whether it is this account that an address belongs to; None while it is nobody's."""
+        found = self._held(address)
+        if isinstance(found, str):
+            return found == account
+        return any(holder.principal.account == account for holder in found) if found else None
 
     def settle(self, address: str, session: NodeSession) -> None:
         """Route a runtime's own address to its new session; runtimes of one account share theirs, and so do guests.
@@ -121,11 +125,6 @@ class Routes:
         account's, QueueFull over the quota."""
         self.check(address, session)
         session.claimed.discard(address)
-        if not self._settings.compatible and not is_open(address):
-            # Heard by others while it was nobody's; from now on it is not theirs to hear.
-            for listener in self.listeners.at(address):
-                if not are_one(listener, session):
-                    self.unlisten(address, listener)
         self._add(address, session, key)
 
     def check(self, address: str, session: NodeSession) -> None:
@@ -133,7 +132,7 @@ class Routes:
         if not self._settings.compatible and not self.belongs(address, session):
             raise Conflict(f"{address[:80]!r} belongs to somebody else")
         if address not in session.held and len(session.held) >= self._settings.max_addresses:
-            raise QueueFull("this session (addresses)", self._settings.max_addresses)
+            raise QueueFull("this session", self._settings.max_addresses, "addresses")
 
     def check_release(self, address: str, session: NodeSession) -> None:
         """Raise Forbidden if an address is another account's."""
@@ -144,14 +143,27 @@ class Routes:
         """Stop routing an address and its children, whichever session holds them; unknown ones are released
         already."""
         for holder in self.holders.at(address):
-            for held in (*holder.below.get(address, ()), address):
-                self._let_go(held, holder)
+            for held in (*holder.below.get(address, ()), f"{address}/subscription", address):
+                if held in holder.held:
+                    self._let_go(held, holder)
+                if held in holder.subscribed and not is_open(held):
+                    self.unlisten(held, holder)
 
-    def listen(self, address: str, session: NodeSession) -> None:
-        """Let a session hear what is sent to an address; raises Forbidden for what others hold, QueueFull."""
+    def may_hear(self, address: str, session: NodeSession) -> bool:
+        """Whether a session may listen to an address as far as it is anybody's: others' own addresses are not heard."""
+        if self._settings.compatible or is_open(address):
+            return True
+        return self.belongs(address, session) or self._is_child(address, session)
+
+    def listen(self, address: str, session: NodeSession, *, claims: bool = True) -> None:
+        """Let a session hear what is sent to an address, and `claims` it where it is nobody's and could be somebody's
+        own. Raises Forbidden for what others hold, QueueFull."""
         if len(session.subscribed) >= self._settings.max_subscriptions and address not in session.subscribed:
-            raise QueueFull("this session (subscriptions)", self._settings.max_subscriptions)
-        if not self._settings.compatible and not is_open(address) and not self._is_child(address, session):
+            raise QueueFull("this session", self._settings.max_subscriptions, "subscriptions")
+        if not self.may_hear(address, session):
+            raise Forbidden(f"{address[:80]!r} belongs to somebody else")
+        is_claimable = not self._settings.compatible and not is_open(address)
+        if claims and is_claimable and not self._is_child(address, session):
             try:
                 self._claim(address, session)
             except Conflict as error:
@@ -169,10 +181,12 @@ class Routes:
     def note_heard(self, address: str, session: NodeSession) -> None:
         """A session subscribed to an address, whoever tells it what happens there."""
         session.subscribed[address] = None
+        self.version += 1
         self._journal.heard(session, address)
 
     def note_unheard(self, address: str, session: NodeSession) -> None:
         session.subscribed.pop(address, None)
+        self.version += 1
         self._journal.unheard(session, address)
 
     def learn(self, address: str, session: NodeSession) -> None:
@@ -183,6 +197,7 @@ class Routes:
 
     def free(self, session: NodeSession) -> None:
         """Let go of everything a session has; the journal is told of the session as a whole."""
+        self.version += 1
         for address in session.held:
             self.holders.remove(address, session)
         for address in session.subscribed:
@@ -203,16 +218,21 @@ class Routes:
             if not address.startswith(self._settings.things):
                 self.listeners.add(address, session)
 
-    # ------------------------------------------------------------ looking
-
-    def receivers(self, address: str) -> tuple[NodeSession, ...]:
-        """Who gets a message to this address."""
-        holders, listeners = self.holders.at(address), self.listeners.at(address)
-        if not holders or not listeners:
-            return holders or listeners
-        return tuple(dict.fromkeys((*listeners, *holders)))
+    def is_shared(self, address: str) -> bool:
+        """Whether more than one session holds or hears an address."""
+        one, other = self.holders.at(address), self.listeners.at(address)
+        return len(one) > 1 or len(other) > 1 or bool(one and other and one != other)
 
     # ------------------------------------------------------------
+
+    def _held(self, address: str) -> str | tuple[NodeSession, ...]:
+        """Whose an address is, or the nearest above it that is anybody's: the account that named it, or the sessions
+        that hold it; none if it is nobody's."""
+        for one in _lineage(address):
+            found = self.names.owner(one) or self.holders.at(one)
+            if found:
+                return found
+        return ()
 
     def _is_child(self, address: str, session: NodeSession) -> bool:
         """Whether an address is a child, as the first generation writes it, of somebody else's object."""
@@ -231,6 +251,11 @@ class Routes:
             self._add(address, session)
 
     def _add(self, address: str, session: NodeSession, key: str | None = None) -> None:
+        if not self._settings.compatible and not is_open(address):
+            # Heard by others while it was nobody's; from now on it is not theirs to hear.
+            for listener in self.listeners.at(address):
+                if not are_one(listener, session):
+                    self.unlisten(address, listener)
         self._place(address, session, key)
         self._journal.held(session, address, key)
 
@@ -238,12 +263,14 @@ class Routes:
         if address in session.held:
             key = key or session.held[address]
             self._displace(address, session)
+        self.version += 1
         self.holders.add(address, session)
         session.hold(address, key)
         if key is not None:
             self.keyed.add(key, session)
 
     def _let_go(self, address: str, session: NodeSession) -> None:
+        self.version += 1
         self._displace(address, session)
         self.holders.remove(address, session)
         self._journal.released(session, address)

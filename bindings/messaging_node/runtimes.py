@@ -21,10 +21,12 @@ from things.envelopes import Envelope, read
 from things.errors import QueueFull, SkepError, Unauthenticated
 from things.identity import AccountType, Principal
 from things.jsontext import decode
+from things.names import GUEST_PREFIX
 
 log = logging.getLogger(__name__)
 
 GUEST_ROLE = "guest"
+_GUESTS_COUNT_AS = 10
 
 
 def is_guest(principal: Principal) -> bool:
@@ -58,6 +60,8 @@ class Runtimes:
         self._sessions: dict[str, NodeSession] = {}
         self._by_token: dict[str, NodeSession] = {}
         """Sessions by the hashes of their tokens."""
+        self._away: dict[str, dict[NodeSession, None]] = {}
+        """Sessions that wait for their clients by account, guests as one; longest first."""
         self._is_over = False
         self._cut_off: list[NodeSession] = []
         """Sessions that the runtime ended; what they registered is looked after by `collect`."""
@@ -78,7 +82,7 @@ class Runtimes:
 
     def guest(self) -> Principal:
         """Who an unknown runtime is: its name can be no account's, and its role may send messages, nothing more."""
-        return Principal(account=f"guest~{secrets.token_hex(6)}", type=AccountType.CONSUMER, role=GUEST_ROLE)
+        return Principal(account=f"{GUEST_PREFIX}{secrets.token_hex(6)}", type=AccountType.CONSUMER, role=GUEST_ROLE)
 
     def opened(
         self, principal: Principal, runtime_url: str, *, source: str | None, with_token: bool, is_kept: bool = True
@@ -86,7 +90,7 @@ class Runtimes:
         """Begin a session; its token is known to its client only. Raises QueueFull when there are too many, Conflict
         if the runtime is another account's."""
         if len(self._sessions) >= self._settings.max_sessions:
-            raise QueueFull("the node (sessions)", self._settings.max_sessions)
+            raise QueueFull("the node", self._settings.max_sessions, "sessions")
         sink = self._sink()
         token = fresh_token() if with_token else None
         session = self._made(principal, runtime_url, None if token is None else token_hash(token), sink.new_id())
@@ -96,6 +100,31 @@ class Runtimes:
         self._journal.opened(session)
         for address in (runtime_url, f"{runtime_url}/sm"):
             self._routes.settle(address, session)
+        return session, token
+
+    def taken_up(self, principal: Principal, runtime_url: str, *, source: str | None) -> tuple[NodeSession, str] | None:
+        """The session that a runtime of this account lost its connection to, under a new token; None if there is none.
+        A guest is known by nothing but its token, so it gets none back without. Raises QueueFull."""
+        lost = [
+            one
+            for one in self._routes.holders.at(runtime_url)
+            if one.principal.account == principal.account and one.runtime_url == runtime_url
+        ]
+        lost = [one for one in lost if one.away_until is not None and one.token_hash is not None]
+        if not lost:
+            return None
+        session = max(lost, key=lambda one: one.away_until or 0)
+        session.principal, session.source = principal, source
+        self._register(session)
+        self._sink().sessions.renewed(session, principal)
+        if session.token_hash is not None:
+            self._by_token.pop(session.token_hash, None)
+        token = fresh_token()
+        session.token_hash = token_hash(token)
+        self._by_token[session.token_hash] = session
+        # From now on it is nobody else's to take up.
+        self.back(session)
+        self._journal.opened(session)
         return session, token
 
     def resumed(self, session_address: str, principal: Principal | None, is_local: bool) -> NodeSession:
@@ -131,6 +160,7 @@ class Runtimes:
         """It has a connection again."""
         if session.away_until is not None:
             session.away_until = None
+            self._waits_no_more(session)
             self._journal.away(session)
             self._requests.back(session)
 
@@ -154,6 +184,7 @@ class Runtimes:
             with suppress(QueueFull):
                 # Over its account's bound of sessions it waits for its client, and tries again then.
                 self._register(session)
+            self._waits(session)
 
     # ------------------------------------------------------------ going
 
@@ -163,6 +194,7 @@ class Runtimes:
             session.away_until = self._until()
             self._journal.away(session)
             self._requests.away(session)
+            self._waits(session)
 
     async def end(self, session: NodeSession, reason: str) -> None:
         """Free everything a session has. Whoever waits for an answer to what it never got is told that nobody did."""
@@ -196,6 +228,7 @@ class Runtimes:
 
     def _cut(self, session: NodeSession, reason: str) -> None:
         session.is_ended = True
+        self._waits_no_more(session)
         self._sessions.pop(session.session_id, None)
         if session.token_hash is not None:
             self._by_token.pop(session.token_hash, None)
@@ -221,6 +254,7 @@ class Runtimes:
                 wire.end(1008, reason)
             session.away_until = session.away_until or self._until()
             self._journal.away(session)
+            self._waits(session)
         else:
             self._cut(session, reason)
             self._cut_off.append(session)
@@ -247,9 +281,11 @@ class Runtimes:
             self._by_token[session.token_hash] = session
 
     def _register(self, session: NodeSession) -> None:
-        if session.is_registered:
-            return
         sessions = self._sink().sessions
+        if session.is_registered:
+            if session.away_until is not None:
+                sessions.opened(session)
+            return
         sessions.opened(session)
         session.is_registered = True
         sessions.take_reports(session)
@@ -260,5 +296,27 @@ class Runtimes:
             session.is_registered = False
             self._sink().sessions.closed(session)
 
+    def _waits(self, session: NodeSession) -> None:
+        """Its client is away: it counts with those of its account that wait, and no more with those that are here."""
+        if session.is_registered:
+            self._sink().sessions.away(session)
+        waiting = self._away.setdefault(_waits_as(session), {})
+        waiting[session] = None
+        most = self._settings.max_away_of_account * (_GUESTS_COUNT_AS if is_guest(session.principal) else 1)
+        if len(waiting) > most:
+            oldest = next(iter(waiting))
+            self._cut(oldest, "too-many-away")
+            self._cut_off.append(oldest)
+
+    def _waits_no_more(self, session: NodeSession) -> None:
+        waiting = self._away.get(_waits_as(session), {})
+        waiting.pop(session, None)
+        if not waiting:
+            self._away.pop(_waits_as(session), None)
+
     def _until(self) -> int:
         return self._sink().clock() + int(self._settings.resume_s * 1_000_000)
+
+
+def _waits_as(session: NodeSession) -> str:
+    return GUEST_ROLE if is_guest(session.principal) else f"account {session.principal.account}"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.methods import Method, MethodService, Nothing
-
-NODE = "dtw:skep:node"
+from things.service_ids import NODE
+from things.vocabulary import ServiceType
 
 
 class NodeService(MethodService):
@@ -18,7 +18,7 @@ class NodeService(MethodService):
             NODE,
             Operation.MANAGE,
             [Method(name="routes", title="Connectors and sessions", input=Nothing, run=self._routes, safe=True)],
-            type_="skep:MessagingNode",
+            type_=ServiceType.MESSAGING_NODE,
             title="Messaging node",
             description="What the messaging node routes.",
         )

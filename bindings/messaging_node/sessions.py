@@ -1,21 +1,24 @@
 """Sessions of runtimes: what one `open` began, through connections that come and go, until it closes or is stale.
 
 A session holds addresses, subscriptions and a bounded outbox; each outlives a lost connection by the resume window. It
-is a session of the runtime too, which is how changes of Things and statuses of requests reach a hyperty. Overflow ends
-the session: its client is owed responses, so it must learn that it missed some.
+is a session of the runtime too, which is how changes of Things and statuses of requests reach a hyperty. No other
+account's messages end a session; a client that asks and never reads ends its own, since it is owed responses.
 """
 
+import asyncio
 import hashlib
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bindings.messaging_node.outbox import OWN, SHARE, Item, Outbox, Permit
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Publication, Request
 from things.delivery import DeliveryStatus
-from things.envelopes import Document, Envelope
+from things.envelopes import Document, Envelope, refused
+from things.errors import QueueFull
 from things.identity import Principal
 from things.jsontext import encode
 
@@ -34,6 +37,10 @@ class Wire(Protocol):
 
 Pending = tuple[str, str, int | str]
 """A request whose response is routed back: to whom it went, who sent it, its id."""
+
+
+STALL_S = 2.0
+"""A client that reads nothing for so long is not waited for."""
 
 
 @dataclass(slots=True)
@@ -60,6 +67,7 @@ class NodeSession:
     on_status: "Callable[[NodeSession, DeliveryStatus], None]"
     on_closed: "Callable[[NodeSession, str], None]"
     binding: str = "node"
+    place: None = None
     wires: list[Wire] = field(default_factory=list)
     held: dict[str, str | None] = field(default_factory=dict)
     """Addresses this session holds, each with its allocation key if there is one."""
@@ -84,9 +92,13 @@ class NodeSession:
     """Whether the runtime knows this session now."""
     is_ended: bool = False
     away_until: int | None = None
-    _outbox: deque[bytes] = field(default_factory=deque)
-    _bytes: int = 0
+    outbox: Outbox = field(init=False)
+    _last: Item | None = None
+    """What was taken last, should it have to go back."""
     _on_written: dict[bytes, Callable[[], None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.outbox = Outbox(self.settings)
 
     def is_address(self, text: str) -> bool:
         """Whether `text` is the session's own address, a secret of its client."""
@@ -100,7 +112,7 @@ class NodeSession:
 
     @property
     def waiting(self) -> int:
-        return len(self._outbox)
+        return len(self.outbox)
 
     # ------------------------------------------------------------ what it has
 
@@ -125,7 +137,11 @@ class NodeSession:
 
     # ------------------------------------------------------------ towards the client
 
-    def send(self, document: Document, written: Callable[[], None] | None = None) -> None:
+    def send(
+        self,
+        document: Document,
+        written: Callable[[], None] | None = None,
+    ) -> None:
         """Queue one message; `written` runs once, when it has gone into a connection. One with it that waits already
         is not queued again."""
         text = encode(document)
@@ -136,24 +152,70 @@ class NodeSession:
                 return
         self.put(text)
 
-    def put(self, text: bytes) -> None:
-        """Queue one message; a session that does not read ends here."""
+    def put(self, text: bytes, permitted: Permit | None = None) -> None:
+        """Queue what answers the client itself, or is asked of it; one that causes more than can be kept ends."""
         if self.is_ended:
             return
-        self._outbox.append(text)
-        self._bytes += len(text)
-        if len(self._outbox) > self.settings.max_outbox or self._bytes > self.settings.max_outbox_bytes:
+        self.outbox.put(Item(text, permitted, OWN, is_news=False))
+        if self.outbox.is_overrun:
             self.close("queue-full")
-        elif self.wires:
+        else:
+            self._wake()
+
+    def answer(self, document: Document) -> None:
+        """Queue a response to what the client asked; over what can be kept for it, a refusal in its place."""
+        if self.outbox.is_own_full:
+            body = document.get("body")
+            if isinstance(body, dict) and body.get("code") == 100:
+                return
+            full = QueueFull("this session", self.settings.max_outbox_bytes // SHARE, "bytes of answers waiting")
+            document = {**document, "body": refused(full)}
+        self.put(encode(document))
+
+    def put_from(self, item: Item) -> None:
+        """Queue what another account sent to this session, if it is no news; the sender has seen to it that there is
+        room. Of news the oldest of the same teller go where there is none: newer ones are worth more."""
+        if self.is_ended:
+            return
+        if item.is_news:
+            self.outbox.put_news(item)
+        else:
+            self.outbox.put(item)
+        if self.wires:
             self.wires[-1].wake()
+
+    def has_room(self, cause: str, size: int) -> bool:
+        """Whether one more message of an account fits into its share; an ended session takes any."""
+        return self.is_ended or self.outbox.has_room(cause, size)
+
+    async def make_room(self, cause: str, size: int, *, until: float) -> None:
+        """Returns when there is room for a message of an account, or waiting longer is in vain: the client is away, or
+        read nothing for a while."""
+        loop, outbox = asyncio.get_running_loop(), self.outbox
+        while not self.has_room(cause, size) and self.wires and not outbox.is_stuck(cause):
+            taken, now = outbox.taken, loop.time()
+            try:
+                async with asyncio.timeout_at(min(until, now + STALL_S)):
+                    await outbox.freed(cause).wait()
+            except TimeoutError:
+                if loop.time() >= until or outbox.taken == taken:
+                    outbox.give_up(cause)
+                    return
+
+    async def read_answers(self) -> None:
+        """Returns when the client has read enough of its answers that it may ask for more."""
+        while self.outbox.is_own_full and not self.is_ended and self.wires:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STALL_S):
+                    await self.outbox.freed(OWN).wait()
 
     def take(self) -> bytes | None:
         """The message to write next."""
-        if not self._outbox:
-            return None
-        text = self._outbox.popleft()
-        self._bytes -= len(text)
-        return text
+        while (item := self.outbox.take()) is not None:
+            self._last = item
+            if item.permitted is None or item.permitted(self):
+                return item.text
+        return None
 
     def wrote(self, text: bytes) -> None:
         """A message has gone into a connection."""
@@ -162,17 +224,19 @@ class NodeSession:
 
     def put_back(self, text: bytes) -> None:
         """What could not be written stays the next, for the connection that comes."""
+        last = self._last
         if not self.is_ended:
-            self._outbox.appendleft(text)
-            self._bytes += len(text)
+            is_last = last is not None and last.text is text
+            self.outbox.put_back(last if is_last and last else Item(text, None, OWN, is_news=False))
 
     def drop(self) -> list[bytes]:
         """Empty the outbox; what was in it."""
-        left = list(self._outbox)
-        self._outbox.clear()
         self._on_written.clear()
-        self._bytes = 0
-        return left
+        return self.outbox.drop()
+
+    def _wake(self) -> None:
+        if self.wires:
+            self.wires[-1].wake()
 
     # ------------------------------------------------------------ towards the runtime
 

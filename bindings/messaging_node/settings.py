@@ -23,9 +23,16 @@ class NodeSettings:
     max_subscriptions: int = 10_000
     max_outbox: int = 20_000
     max_outbox_bytes: int = 8_388_608
-    """What a client that does not read may cost before its session ends."""
+    """What a client that does not read may cost; a quarter of both is for one sending account."""
     max_registrations: int = 100_000
+    max_registrations_of_account: int = 10_000
+    max_registration_bytes_of_account: int = 16_777_216
+    """So that no account fills the registry, or the disk, for all others; guests count as one."""
+    max_answer_bytes: int = 1_048_576
+    """A longer answer of the node's own is refused to whoever asked; clients commonly take no longer message."""
     max_sessions: int = 10_000
+    max_away_of_account: int = 100
+    """Sessions that wait for their clients; over it, the one that waits longest ends. Guests count as ten accounts."""
     max_frame_bytes: int = 262_144
     open_s: float = 10.0
     """A connection that opens no session is closed."""

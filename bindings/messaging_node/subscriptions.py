@@ -6,11 +6,13 @@
 | middle | `subscribe: [url…]`, `unsubscribe: [url…]` |
 | first | `resource: <obj>` and `childrenResources` or `children`: `<obj>/changes` and each child |
 
-Replies hold nothing but their code. Double and unknown subscriptions are no errors.
+The first claims nothing: any number of observers listen to the children of one object. Replies hold nothing but their
+code. Double and unknown subscriptions are no errors.
 """
 
 from collections.abc import Callable, Sequence
 
+from bindings.messaging_node.audience import Audience
 from bindings.messaging_node.connectors import OK, Body
 from bindings.messaging_node.routes import Routes, is_open
 from bindings.messaging_node.sessions import NodeSession
@@ -25,9 +27,10 @@ Things = Callable[[str, NodeSession, bool], bool]
 class Subscriptions:
     """Answers at `domain://msg-node.{D}/sm`."""
 
-    def __init__(self, settings: NodeSettings, routes: Routes, things: Things) -> None:
+    def __init__(self, settings: NodeSettings, routes: Routes, audience: Audience, things: Things) -> None:
         self._settings = settings
         self._routes = routes
+        self._audience = audience
         self._things = things
         self.addresses: Sequence[str] = (f"{settings.node}/sm",)
 
@@ -37,15 +40,16 @@ class Subscriptions:
                 addresses = self._asked(envelope, "subscribe")
                 for address in addresses:
                     self._check(address)
+                    self._audience.check(address, caller, envelope.document)
                 done: list[str] = []
                 try:
-                    for address in addresses:
+                    for address, claims in addresses.items():
                         if address in caller.subscribed:
                             continue
                         if self._things(address, caller, True):
                             self._routes.note_heard(address, caller)
                         else:
-                            self._routes.listen(address, caller)
+                            self._routes.listen(address, caller, claims=claims)
                         done.append(address)
                 except Exception:
                     # All or nothing: a refusal must not leave half a subscription behind.
@@ -70,17 +74,19 @@ class Subscriptions:
         if scheme_of(address) in ("domain", "global", "mn") and not is_open(address):
             raise Forbidden(f"{address[:80]!r} is the node's own")
 
-    def _asked(self, envelope: Envelope, middle: str) -> list[str]:
+    def _asked(self, envelope: Envelope, middle: str) -> dict[str, bool]:
+        """The addresses that a message names in any dialect, or in two at once; each with whether it is claimed."""
         body, limit = envelope.body, self._settings.max_addresses_per_request
-        found = texts(body.get("resources"), limit=limit) + texts(body.get(middle), limit=limit)
-        if found:
-            return found
+        found = dict.fromkeys(texts(body.get("resources"), limit=limit) + texts(body.get(middle), limit=limit), True)
         resource = body.get("resource")
-        if not isinstance(resource, str):
+        if isinstance(resource, str):
+            children = texts(body.get("childrenResources"), limit=limit) + texts(body.get("children"), limit=limit)
+            for address in texts([f"{resource}/changes"], limit=limit):
+                found.setdefault(address, False)
+            for child in children:
+                # One generation of the documents writes a child without the level between.
+                for address in texts([f"{resource}/children/{child}", f"{resource}/{child}"], limit=limit):
+                    found.setdefault(address, False)
+        if not found:
             raise Invalid("name the addresses in `resources`")
-        children = texts(body.get("childrenResources", body.get("children")), limit=limit)
-        found = texts([f"{resource}/changes"], limit=limit)
-        for child in children:
-            # One generation of the documents writes a child without the level between.
-            found += [f"{resource}/children/{child}", f"{resource}/{child}"]
         return found

@@ -18,28 +18,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from bindings.messaging_node.connectors import Body
+from bindings.messaging_node.outbox import Item
 from bindings.messaging_node.replies import Reply
 from bindings.messaging_node.sessions import Asking, NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Pattern, Publication, Sink
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus, State
-from things.envelopes import CODES, Envelope, Unknown, refusal
+from things.envelopes import CODES, Document, Envelope, Unknown, refusal
 from things.errors import Invalid, NotFound, SkepError
 from things.identity import Principal
+from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
+from things.names import Account, ThingID
+from things.service_ids import DIRECTORY, VALUES
 from things.times import rfc3339
-
-LATEST = "dtw:values:latest"
-DIRECTORY = "dtw:directory:things"
 
 
 @dataclass(frozen=True, slots=True)
 class ThingAddress:
     """A Thing as the node addresses it, and what follows its name."""
 
-    agent: str
-    thing: str
+    agent: Account
+    thing: ThingID
     rest: str
 
     @property
@@ -68,8 +69,8 @@ class Twins:
             return None
         agent, _, rest = address.removeprefix(self.prefix).partition("/")
         thing, slash, below = rest.partition("/")
-        TwinID.parse(f"dtw:{agent}:{thing}")
-        return ThingAddress(agent, thing, slash + below)
+        twin = TwinID.of(agent, thing)
+        return ThingAddress(twin.account, twin.thing, slash + below)
 
     def address_of(self, twin: TwinID) -> str:
         return f"{self.prefix}{twin.account}/{twin.thing}"
@@ -89,7 +90,7 @@ class Twins:
                 return {"code": 200}
             case "execute", "":
                 name = envelope.body.get("method")
-                if not isinstance(name, str) or not name:
+                if not isinstance(name, str):
                     raise Invalid("`method` names an action")
                 return await self._ask(
                     Operation.INVOKE_ACTION, about, name, envelope, caller, envelope.body.get("params")
@@ -99,7 +100,7 @@ class Twins:
                 return await self._ask(Operation.INVOKE_ACTION, about, about.child, envelope, caller, value)
             case "update", "":
                 name = envelope.body.get("attribute")
-                if not isinstance(name, str) or not name:
+                if not isinstance(name, str):
                     raise Invalid("`attribute` names a property")
                 return await self._ask(
                     Operation.WRITE_PROPERTY, about, name, envelope, caller, envelope.body.get("value")
@@ -127,6 +128,7 @@ class Twins:
             "url": self.prefix + f"{about.agent}/{about.thing}",
             "name": td.get("title"),
             "reporter": about.agent,
+            "registeredBy": about.agent,
             "dataSchemes": types if isinstance(types, list) else [types] if types else [],
             "resources": ["properties", "events", "actions"],
             "status": "live" if td.get("skep:online", td.get("online")) is True else "disconnected",
@@ -135,10 +137,10 @@ class Twins:
     async def _state(self, about: ThingAddress, caller: NodeSession, attribute: JSONValue) -> JSONValue:
         given: dict[str, JSONValue] = {"thingID": about.twin}
         if attribute is None:
-            found = await self._call(caller.principal, LATEST, "readProperties", given)
+            found = await self._call(caller.principal, VALUES, "readProperties", given)
             assert isinstance(found, dict)
             return {name: one["value"] for name, one in found.items() if isinstance(one, dict)}
-        one = await self._call(caller.principal, LATEST, "readProperty", {**given, "name": attribute})
+        one = await self._call(caller.principal, VALUES, "readProperty", {**given, "name": attribute})
         assert isinstance(one, dict)
         return one["value"]
 
@@ -240,17 +242,23 @@ class Twins:
         self._sent += 1
         url = self.address_of(publication.twin)
         is_property = publication.kind is Kind.PROPERTY
+        sessions, rights = self._sink().sessions, self._sink().sessions.rights
+        about = (publication.thing_id, publication.kind, publication.name)
+
+        def permitted(_session: NodeSession) -> bool:
+            is_judged = rights is not None and rights == sessions.rights
+            return is_judged or sessions.may_see(session.principal, *about)
+
         body: dict[str, JSONValue] = {"value": publication.value, "lastModified": rfc3339(publication.created)}
         for tag in tags:
-            session.send(
-                {
-                    "id": self._sent,
-                    "type": "update" if is_property else "create",
-                    "from": url,
-                    "to": str(tag),
-                    "body": {"attribute": publication.name, **body} if is_property else body,
-                }
-            )
+            document: Document = {
+                "id": self._sent,
+                "type": "update" if is_property else "create",
+                "from": url,
+                "to": str(tag),
+                "body": {"attribute": publication.name, **body} if is_property else body,
+            }
+            session.put_from(Item(encode(document), permitted, publication.twin.account, is_news=True))
 
 
 def _body(status: DeliveryStatus) -> Mapping[str, JSONValue]:

@@ -11,10 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from bindings.messaging_node.callers import Scope, check_origin, identify, is_local, source_of
+from starlette.types import Scope
+
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.relay import SESSION, SESSION_TYPES
 from bindings.messaging_node.sessions import NodeSession
+from bindings.web.credentials import by_certificate, by_header, is_loopback_only, source_of
+from bindings.web.fields import Fields
+from bindings.web.refusals import refuse
+from bindings.wire.envelopes import decode_whole
 from things.envelopes import (
     MAX_ADDRESS_CHARS,
     Document,
@@ -26,9 +31,9 @@ from things.envelopes import (
     refused,
     response,
 )
-from things.errors import Conflict, Invalid, Malformed, SkepError, Unauthenticated
+from things.errors import Conflict, Invalid, Malformed, NotFound, SkepError, Unauthenticated
 from things.identity import Principal
-from things.jsontext import decode, encode
+from things.jsontext import encode
 from things.messages import JSONValue
 
 log = logging.getLogger(__name__)
@@ -36,6 +41,8 @@ log = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
+_LEVELS = 2
+"""Around a value: the message and its body."""
 MAX_OWN = 1_000
 """Refusals that wait for a client that sends nonsense and does not read."""
 _TURN = 100
@@ -49,22 +56,29 @@ class WebSocketEndpoint:
     def __init__(self, node: MessagingNode, *, handshake: bool) -> None:
         self._node = node
         self._handshake = handshake
+        self._path = b"/ws" if handshake else b"/stub/connect"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_here = scope["raw_path"].rstrip(b"/") == self._path
         if scope["type"] != "websocket":
+            if not is_here:
+                await _plain(send, 404, b"nothing is here", [])
+                return
             await _plain(send, 426, b"this is a WebSocket address", [(b"upgrade", b"websocket")])
             return
         event = await receive()
         if event["type"] != "websocket.connect":
             return
         try:
-            check_origin(scope, self._node.origins())
-            principal = await identify(scope, self._node.sink.authenticator)
+            if not is_here:
+                raise NotFound(f"the messaging node is at {self._path.decode()}")
+            brought = (scope, Fields(scope["headers"]), self._node.sink.authenticator, self._node.is_own_origin)
+            principal = await by_header(*brought) or await by_certificate(*brought)
             runtime_url = None if self._handshake else _runtime_url(scope)
             if principal is None and runtime_url is not None:
                 principal = self._unknown(scope)
         except SkepError as error:
-            await _refuse_upgrade(scope, send, error)
+            await refuse(error, scope, send, status=code_of(error))
             return
         connection = Connection(self._node, scope, send, principal)
         if runtime_url is not None:
@@ -72,7 +86,7 @@ class WebSocketEndpoint:
             try:
                 connection.attach(_of_stub(self._node, runtime_url, principal, source_of(scope)))
             except SkepError as error:
-                await _refuse_upgrade(scope, send, error)
+                await refuse(error, scope, send, status=code_of(error))
                 return
         await send({"type": "websocket.accept"})
         await connection.run(receive)
@@ -88,6 +102,11 @@ def admitted(node: MessagingNode, scope: Scope) -> Principal:
     if not is_local(scope):
         raise Unauthenticated("without an account, only runtimes on this machine are admitted")
     return node.runtimes.guest()
+
+
+def is_local(scope: Scope) -> bool:
+    """Whether a program of this machine is at the other end."""
+    return is_loopback_only(scope, Fields(scope["headers"]))
 
 
 class Connection:
@@ -226,7 +245,7 @@ class Connection:
             text = event.get("text")
             if text is None:
                 raise Malformed("messages are JSON in text frames")
-            document = decode(text, max_bytes=self._node.settings.max_frame_bytes)
+            document = decode_whole(text, _LEVELS, max_bytes=self._node.settings.max_frame_bytes)
             if self._is_disconnect(document):
                 await self._close(None)
                 return
@@ -275,15 +294,18 @@ class Connection:
             return self._token
         principal = self._credentials(envelope) or admitted(self._node, self._scope)
         runtimes = self._node.runtimes
-        session, self._token = runtimes.opened(
-            principal, envelope.sender, source=source_of(self._scope), with_token=True
-        )
+        source = source_of(self._scope)
+        lost = runtimes.taken_up(principal, envelope.sender, source=source)
+        session, self._token = lost or runtimes.opened(principal, envelope.sender, source=source, with_token=True)
         try:
             await self._node.relay.admit(envelope, session)
             # A session is promised to outlive whatever happens next.
             await self._node.journal.committed()
         except BaseException:
-            await runtimes.end(session, "done")
+            if lost:
+                runtimes.away(session)
+            else:
+                await runtimes.end(session, "done")
             raise
         self.attach(session)
         return self._token
@@ -344,19 +366,6 @@ def _runtime_url(scope: Scope) -> str:
     if len(found) != 1 or not 0 < len(found[0]) <= MAX_ADDRESS_CHARS:
         raise Invalid("connect with ?runtimeURL=, percent-encoded")
     return str(found[0])
-
-
-async def _refuse_upgrade(scope: Scope, send: Send, error: SkepError) -> None:
-    if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    status = code_of(error)
-    headers = [(b"content-type", b"application/problem+json")]
-    if status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="skep"'))
-    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-    body = encode({"type": f"urn:skep:error:{error.code}", "status": status, "detail": error.detail})
-    await send({"type": "websocket.http.response.body", "body": body})
 
 
 async def _plain(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

@@ -1,6 +1,6 @@
 """Who connects: credentials from CONNECT and AUTH become a principal, and a will is checked before it is kept."""
 
-from bindings.mqtt.seam import (
+from bindings.mqtt.engines.seam import (
     Hello,
     Publish,
 )
@@ -24,11 +24,20 @@ TOKEN_METHOD = "token"
 _AGENT_TOPICS = (PublishEvent, PublishProperty, PublishProperties, PublishTD, PublishBatch, ReportStatus)
 
 
-async def admitted(hello: Hello, authenticator: Authenticator) -> Principal:
-    """The principal of a CONNECT whose will it may leave. Raises Unauthenticated, RateLimited, Forbidden."""
-    principal = await _authenticated(hello, authenticator)
-    if hello.will is not None:
-        _check_will(hello.will, principal)
+async def authenticated(hello: Hello, authenticator: Authenticator) -> Principal:
+    """The principal of a CONNECT. Raises Unauthenticated, RateLimited, Forbidden."""
+    if hello.auth_method is not None:
+        if hello.auth_method != TOKEN_METHOD or hello.auth_data is None:
+            raise Unauthenticated
+        principal = authenticator.verify(_utf8(hello.auth_data))
+    elif hello.password is not None:
+        return await authenticator.login(hello.user_name or "", _utf8(hello.password), source=hello.source)
+    elif hello.certificate is not None:
+        principal = await authenticator.by_certificate(hello.certificate)
+    else:
+        raise Unauthenticated
+    if hello.user_name not in (None, principal.account):
+        raise Unauthenticated
     return principal
 
 
@@ -37,27 +46,13 @@ def by_token(data: bytes, authenticator: Authenticator) -> Principal:
     return authenticator.verify(_utf8(data))
 
 
-async def _authenticated(hello: Hello, authenticator: Authenticator) -> Principal:
-    if hello.auth_method is not None:
-        if hello.auth_method != TOKEN_METHOD or hello.auth_data is None:
-            raise Unauthenticated
-        principal = authenticator.verify(_utf8(hello.auth_data))
-    elif hello.password is not None:
-        return await authenticator.login(hello.user_name or "", _utf8(hello.password), source=hello.source)
-    elif hello.certificate_name is not None:
-        principal = await authenticator.by_certificate(hello.certificate_name)
-    else:
-        raise Unauthenticated
-    if hello.user_name not in (None, principal.account):
-        raise Unauthenticated
-    return principal
-
-
-def _check_will(will: Publish, principal: Principal) -> None:
+def check_will(will: Publish, principal: Principal) -> None:
+    """Raise SkepError for a will that would be refused when it fires: its topic, payload or rights."""
     topic = parse_topic(will.topic, principal.account)
     if isinstance(topic, _AGENT_TOPICS) and principal.type is AccountType.CONSUMER:
         raise Forbidden("a consumer has no Things to publish for")
-    if will.payload:
+    # A property is nothing without its value.
+    if will.payload or isinstance(topic, PublishProperty):
         decode(will.payload)
 
 

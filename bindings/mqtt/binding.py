@@ -5,7 +5,8 @@ message for the sink (`bindings.mqtt.publishes`), every filter a subscription of
 """
 
 import logging
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
@@ -14,16 +15,12 @@ from typing import assert_never
 import anyio
 from anyio.abc import TaskStatus
 
-from bindings.mqtt.admission import admitted, by_token
+from bindings.mqtt.admission import authenticated, by_token, check_will
 from bindings.mqtt.clients import BINDING, ClientSession, Encoder
-from bindings.mqtt.forms import forms_of
-from bindings.mqtt.groups import Groups
-from bindings.mqtt.marks import InboxMarks
-from bindings.mqtt.publishes import Publishes
-from bindings.mqtt.reasons import filter_reason
-from bindings.mqtt.seam import (
+from bindings.mqtt.engines.seam import (
     Closed,
     Engine,
+    Flow,
     Grant,
     Hello,
     Link,
@@ -32,28 +29,39 @@ from bindings.mqtt.seam import (
     Publish,
     SubscribeOptions,
 )
+from bindings.mqtt.forms import forms_of
+from bindings.mqtt.groups import Groups
+from bindings.mqtt.inbox_positions import InboxMarks
+from bindings.mqtt.publishes import Publishes
+from bindings.mqtt.reasons import filter_reason, reason_code
 from bindings.mqtt.topics import (
     InboxFilter,
     SharedFilter,
     SystemFilter,
     ThingsFilter,
     parse_filter,
+    published_series,
 )
-from runtime.ports import Sink
-from things.addresses import TwinID
+from runtime.ports import Pattern, Sink
+from things.addresses import Kind, TwinID
 from things.errors import Forbidden, SkepError
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue
+from things.places import Listener as PlaceListener
+from things.places import Places, Urls
+from things.refusals import REFUSALS
 from things.td import ThingDescription
 
 log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 10.0
+STEPS_PER_MESSAGE = 16
+"""Latest values, or Things without one, that cost an account's budget as much as a message."""
 
 
 class MqttBinding:
-    """One engine's clients (`bindings.mqtt.seam.Gate`, `runtime.ports.ProtocolBinding`)."""
+    """One engine's clients (`bindings.mqtt.engines.seam.Gate`, `runtime.ports.ProtocolBinding`)."""
 
     name = BINDING
 
@@ -62,25 +70,24 @@ class MqttBinding:
         engine: Engine,
         *,
         schemes: Sequence[str] = (),
-        public_host: str | None = None,
+        places: Places | None = None,
         marks: InboxMarks | None = None,
     ) -> None:
         """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
-        nothing); `public_host` takes the place of the address listened on in forms; `marks` outlive a restart if they
-        have a file."""
+        nothing); `places` are told where it listens; `marks` outlive a restart if they have a file."""
         self._engine = engine
         self._schemes = schemes
-        self._public_host = public_host
+        self.places = places or Places()
         self._sink: Sink
         self._groups: Groups
         self._encoder = Encoder()
         self._clients: dict[Link, ClientSession] = {}
         self._marks = marks or InboxMarks()
+        self._dropped: Counter[Flow] = Counter()
+        """Deliveries given up, by kind."""
         self._publishes: Publishes
         self.addresses: Sequence[tuple[str, int]] = ()
         """(host, port) of each listener; set when serving."""
-        self.urls: Sequence[str] = ()
-        """Where clients connect, one for each listener; set when serving."""
 
     async def serve(self, sink: Sink, *, task_status: TaskStatus[None]) -> None:
         """Serve until cancelled; reports started when every listener is up."""
@@ -103,9 +110,11 @@ class MqttBinding:
 
             listening: Listening = await tasks.start(serve_engine)
             self.addresses = tuple(listening.addresses)
-            self.urls = tuple(
-                f"{scheme or 'mqtt'}://{_bracketed(self._public_host or host)}:{port}"
-                for (host, port), scheme in zip_longest(self.addresses, self._schemes[: len(self.addresses)])
+            self.places.listens(
+                *(
+                    PlaceListener(scheme or "mqtt", host, port)
+                    for (host, port), scheme in zip_longest(self.addresses, self._schemes[: len(self.addresses)])
+                )
             )
             log.info("listening", extra={"binding": self.name, "urls": self.urls})
             task_status.started()
@@ -115,26 +124,44 @@ class MqttBinding:
                     session.tell_figures(tuple(self._figures()))
                     self._mark(link, session)
                 await self._marks.save()
+                REFUSALS.tell()
 
-    def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
+    @property
+    def urls(self) -> Sequence[str]:
+        """Where clients connect, one for each kind of listener, once it serves."""
+        urls = self.places.urls()
+        return [url for url in (urls.mqtt, urls.mqtts) if url is not None]
+
+    def forms(
+        self, td: ThingDescription, twin: TwinID, urls: Urls
+    ) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
         """Forms for a twin TD, for each address at which clients connect."""
-        return forms_of(td, twin, self.urls)
+        return forms_of(td, twin, [url for url in (urls.mqtt, urls.mqtts) if url is not None])
 
     # ------------------------------------------------------------ the gate: who
 
-    async def admit(self, hello: Hello) -> Principal | None:
+    async def admit(self, hello: Hello) -> Principal | Outcome | None:
         try:
-            return await admitted(hello, self._sink.authenticator)
+            principal = await authenticated(hello, self._sink.authenticator)
         except SkepError as error:
-            log.info("connect refused", extra={"source": hello.source, "code": error.code})
+            REFUSALS.note(log, "connect refused", who=hello.source, code=error.code, account=hello.user_name)
             return None
+        if hello.will is None:
+            return principal
+        try:
+            check_will(hello.will, principal)
+        except SkepError as error:
+            topic = hello.will.topic
+            REFUSALS.note(log, "will refused", who=principal.account, code=error.code, topic=topic)
+            return Outcome(reason_code=reason_code(error), reason=f"the will is refused: {error.detail}")
+        return principal
 
     async def reauthenticate(self, link: Link, data: bytes) -> Principal | None:
         session = self._clients.get(link)
         try:
             principal = by_token(data, self._sink.authenticator)
         except SkepError as error:
-            log.info("authentication refused", extra={"account": link.principal.account, "code": error.code})
+            REFUSALS.note(log, "authentication refused", who=link.principal.account, code=error.code)
             return None
         if session is None or principal.account != link.principal.account:
             return None
@@ -165,7 +192,7 @@ class MqttBinding:
         if principal is None or (principal.type, principal.role) != (was.type, was.role):
             # What waits was let through under other rights.
             return False
-        session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder)
+        session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder, self.places)
         # It ends with its account or login, and by the engine's clock: not with the token it last came with.
         session.principal = replace(principal, expires=None)
         session.is_away = True
@@ -193,12 +220,12 @@ class MqttBinding:
         has too many, and then the link is closed."""
         session = self._clients.get(link)
         if session is None:
-            session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder)
+            session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder, self.places)
             try:
                 self._sink.sessions.opened(session)
             except SkepError as error:
                 # The engine tells `opened` and `closed` of it all the same.
-                log.info("session refused", extra={"account": link.principal.account, "code": error.code})
+                REFUSALS.note(log, "session refused", who=link.principal.account, code=error.code)
                 link.close(Closed.REFUSED)
                 return None
             self._clients[link] = session
@@ -208,13 +235,15 @@ class MqttBinding:
 
     def subscribe(self, link: Link, topic_filter: str, options: SubscribeOptions) -> Grant | int:
         session = self._session(link)
+        self._sink.charge(link.principal, 1)
         try:
             if session is None:
                 raise Forbidden
             parsed = parse_filter(topic_filter, session.principal.account)
             match parsed:
                 case ThingsFilter():
-                    return session.subscribe_things(topic_filter, parsed, options)
+                    grant = session.subscribe_things(topic_filter, parsed, options)
+                    return replace(grant, latest=self._charged(session, grant.latest)) if grant.latest else grant
                 case InboxFilter():
                     return session.subscribe_inbox(topic_filter, parsed, options)
                 case SharedFilter():
@@ -225,19 +254,75 @@ class MqttBinding:
                 case _:
                     assert_never(parsed)
         except SkepError as error:
-            log.info("filter refused", extra={"account": link.principal.account, "code": error.code})
+            REFUSALS.note(log, "filter refused", who=link.principal.account, code=error.code, filter=topic_filter)
             return filter_reason(error)
 
     def unsubscribe(self, link: Link, topic_filter: str) -> bool:
         session = self._clients.get(link)
+        self._sink.charge(link.principal, 1)
         if session is None:
             return False
         return session.unsubscribe(topic_filter) or self._groups.leave(session, topic_filter)
 
+    def _charged(self, session: ClientSession, values: Iterable[Publish | None]) -> Iterator[Publish | None]:
+        for count, value in enumerate(values, start=1):
+            if count % STEPS_PER_MESSAGE == 0:
+                self._sink.charge(session.principal, 1)
+            yield value
+
     # ------------------------------------------------------------ the gate: publishes
+
+    def owed_s(self, link: Link) -> float:
+        return self._sink.owed_s(link.principal)
 
     def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         return self._publishes.received(self._clients.get(link), link, message)
+
+    def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+        session = self._clients.get(link)
+        if session is None:
+            # Its client is long gone: nothing is to be sent to it, so the register need not know of it.
+            session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder, self.places)
+        principal = self._sink.authenticator.standing(session.principal)
+        if principal is None:
+            log.info(
+                "a will was dropped: its account or credential is no more", extra={"account": link.principal.account}
+            )
+            return self._publishes.refused_will()
+        session.principal = principal
+        return self._publishes.received(session, link, message)
+
+    # ------------------------------------------------------------ the gate: what waited
+
+    @property
+    def rights(self) -> int | None:
+        return self._sink.sessions.rights
+
+    def reviewed(self, link: Link, message: Publish) -> Publish | None:
+        session = self._clients.get(link)
+        if session is None:
+            return None
+        series = published_series(message.topic)
+        if series is None:
+            # Of the own inbox or $SYS/: a session ends with its account and its role.
+            return message
+        twin, kind, name = series
+        sessions = self._sink.sessions
+        if not sessions.may_see(session.principal, str(twin), kind, name):
+            return None
+        if kind is not Kind.TD or not message.payload:
+            return message
+        # What a description shows hangs on rights too.
+        pattern = Pattern(agent=twin.account, thing=twin.thing, kind=Kind.TD)
+        found = sessions.latest(session.principal, pattern, session.place)
+        shown = next((one for one in found if one is not None), None)
+        return None if shown is None else replace(message, payload=shown.payload)
+
+    def dropped(self, link: Link, message: Publish, reason: str) -> None:
+        self._dropped[message.flow] += 1
+        session = self._clients.get(link)
+        if session is not None:
+            self._sink.sessions.dropped(session, message.flow, reason)
 
     # ------------------------------------------------------------ figures
 
@@ -245,8 +330,6 @@ class MqttBinding:
         yield "$SYS/mqtt/clients", encode(sum(not session.is_away for session in self._clients.values()))
         yield "$SYS/mqtt/received", encode(self._publishes.count)
         yield "$SYS/mqtt/refused", encode(self._publishes.refused)
-        yield "$SYS/mqtt/dropped", encode(sum(link.dropped for link in self._clients))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+        yield "$SYS/mqtt/dropped", encode(self._encoder.dropped + self._dropped.total())
+        for flow in Flow:
+            yield f"$SYS/mqtt/dropped/{flow}", encode(self._dropped[flow])

@@ -5,12 +5,13 @@ policy of its kind. What the register does not know is kept here: which filter a
 go, and which status the client has confirmed last.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from bindings.mqtt.engines.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.inbox import MAX_HELD, Answer, Inbox
 from bindings.mqtt.order import Order
-from bindings.mqtt.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.topics import (
     InboxFilter,
     SystemFilter,
@@ -22,18 +23,26 @@ from bindings.mqtt.topics import (
 )
 from runtime.ports import Pattern, Publication, Request, Session, Sessions
 from things.addresses import Kind
+from things.bounded import Bounded
+from things.callbacks import ignore
 from things.delivery import DeliveryStatus
 from things.documents import status_document
 from things.errors import Forbidden, SkepError
 from things.identity import AccountType, Principal, Role
 from things.jsontext import encode
 from things.messages import Origin
+from things.names import shown
+from things.places import Place, Places
 from things.times import rfc3339
+
+log = logging.getLogger(__name__)
 
 BINDING = "mqtt"
 MQTT_5 = 5
-MAX_TOPICS = 4_096
+MAX_TOPICS = 65_536
 """Series whose topic is remembered."""
+MAX_TOPIC_BYTES = 65_535
+"""What the length of a topic can say in a PUBLISH."""
 
 _FLOWS = {Kind.EVENT: Flow.EVENT, Kind.PROPERTY: Flow.PROPERTY, Kind.TD: Flow.PROPERTY, Kind.ACTION: Flow.EVENT}
 
@@ -49,28 +58,35 @@ class Subscription:
 class Encoder:
     """Turns publications into deliveries; those of one publication that look alike are one object."""
 
-    __slots__ = ("_cache", "_of", "_topics")
+    __slots__ = ("_cache", "_of", "_topics", "dropped")
 
     def __init__(self) -> None:
         self._of: Publication | None = None
         self._cache: dict[tuple[int, bool, bool, Sequence[int]], Publish] = {}
-        self._topics: dict[tuple[str, Kind, str], str] = {}
+        self._topics: Bounded[tuple[str, Kind, str], str | None] = Bounded(MAX_TOPICS)
+        self.dropped = 0
+        """Deliveries of publications that no topic can name."""
 
     def encode(
         self, publication: Publication, qos: int, *, is_5: bool, retain: bool = False, ids: Sequence[int] = ()
-    ) -> Publish:
-        """The delivery of a publication."""
+    ) -> Publish | None:
+        """The delivery of a publication; None, and counted, if no topic can name it. No name is taken any more of which
+        that is true, but an earlier version may have stored one."""
         if self._of is not publication:
             self._of = publication
             self._cache.clear()
         key = (qos, is_5, retain, ids)
         delivery = self._cache.get(key)
         if delivery is None:
+            topic = self._topic(publication)
+            if topic is None:
+                self.dropped += 1
+                return None
             properties: tuple[tuple[str, str], ...] = ()
             if is_5:
                 properties = (*publication.user_properties, ("created", rfc3339(publication.created)))
             delivery = self._cache[key] = Publish(
-                topic=self._topic(publication),
+                topic=topic,
                 payload=publication.payload,
                 qos=qos,
                 retain=retain,
@@ -80,15 +96,21 @@ class Encoder:
             )
         return delivery
 
-    def _topic(self, publication: Publication) -> str:
+    def _topic(self, publication: Publication) -> str | None:
         """Spelled once for each series: encoding a name costs as much as encoding the rest of the packet."""
         series = (publication.thing_id, publication.kind, publication.name)
         topic = self._topics.get(series)
-        if topic is None:
-            if len(self._topics) >= MAX_TOPICS:
-                self._topics.clear()
-            topic = self._topics[series] = publication_topic(publication.twin, publication.kind, publication.name)
+        if topic is None and series not in self._topics:
+            topic = self._topics[series] = self._spelled(publication)
         return topic
+
+    def _spelled(self, publication: Publication) -> str | None:
+        # Nothing but ASCII is in a topic, where everything else is percent-encoded: characters are bytes.
+        if len(topic := publication_topic(publication.twin, publication.kind, publication.name)) <= MAX_TOPIC_BYTES:
+            return topic
+        extra = {"thing": publication.thing_id, "kind": publication.kind, "affordance": shown(publication.name)}
+        log.warning("not sent over MQTT: no topic can name it", extra=extra)
+        return None
 
 
 class ClientSession:
@@ -100,6 +122,7 @@ class ClientSession:
         "_is_5",
         "_order",
         "_origin",
+        "_places",
         "_sessions",
         "_system",
         "_things",
@@ -112,7 +135,7 @@ class ClientSession:
     )
     binding = BINDING
 
-    def __init__(self, session_id: str, link: Link, sessions: Sessions, encoder: Encoder) -> None:
+    def __init__(self, session_id: str, link: Link, sessions: Sessions, encoder: Encoder, places: Places) -> None:
         self.session_id = session_id
         self.principal: Principal = link.principal
         self.source = link.source
@@ -123,6 +146,7 @@ class ClientSession:
         """Sequence number of the last status the client has confirmed."""
         self._sessions = sessions
         self._encoder = encoder
+        self._places = places
         self._is_5 = link.protocol_level >= MQTT_5
         self._things: dict[str, Subscription] = {}
         # Made for who publishes or asks: thousands of clients only watch.
@@ -132,10 +156,15 @@ class ClientSession:
         self._system: dict[str, tuple[SystemFilter, int]] | None = None
 
     @property
+    def place(self) -> Place | None:
+        """Where the client sees this runtime, as far as its connection tells."""
+        return self._places.place_at(self.link.local)
+
+    @property
     def origin(self) -> Origin:
         """What its messages say of where they entered."""
         if self._origin is None:
-            self._origin = Origin(binding=BINDING, session_id=self.session_id, source=self.source)
+            self._origin = Origin(binding=BINDING, session_id=self.session_id, source=self.source, place=self.place)
         return self._origin
 
     @property
@@ -158,14 +187,18 @@ class ClientSession:
         subscription.options = options
         if options.retain_handling == 2 or (options.retain_handling == 1 and not is_new):
             return Grant(qos=options.qos)
-        ids = _ids(options)
-        latest = [
-            self._encoder.encode(publication, min(options.qos, 1), is_5=self._is_5, retain=True, ids=ids)
-            for pattern in parsed.patterns
-            if pattern.kind in (None, Kind.PROPERTY, Kind.TD)
-            for publication in self._sessions.latest(self.principal, pattern)
-        ]
-        return Grant(qos=options.qos, latest=latest)
+        return Grant(qos=options.qos, latest=self._latest(parsed.patterns, options))
+
+    def _latest(self, patterns: Sequence[Pattern], options: SubscribeOptions) -> Iterator[Publish | None]:
+        """Latest values that a filter asks for, each as it is and may be seen when it is made."""
+        qos, ids = min(options.qos, 1), _ids(options)
+        for pattern in patterns:
+            if pattern.kind in (None, Kind.PROPERTY, Kind.TD):
+                for publication in self._sessions.latest(self.principal, pattern, self.place):
+                    if publication is None:
+                        yield None
+                    else:
+                        yield self._encoder.encode(publication, qos, is_5=self._is_5, retain=True, ids=ids)
 
     def subscribe_inbox(self, text: str, parsed: InboxFilter, options: SubscribeOptions) -> Grant:
         """Add or change one filter of the own inbox; requests and statuses flow from now on."""
@@ -221,7 +254,10 @@ class ClientSession:
                 retain = each.retain_as_published and publication.kind in (Kind.PROPERTY, Kind.TD)
                 ids = () if each.subscription_id is None else (each.subscription_id,)
                 delivery = self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids)
-                self.link.push(delivery, self._went)
+                if delivery is not None:
+                    self.link.push(delivery, self._went)
+                else:
+                    self._sessions.dropped(self, publication.kind, "no-topic")
             return
         options = [
             tag.options for tag in tags if isinstance(tag, Subscription) and not (is_own and tag.options.no_local)
@@ -230,12 +266,13 @@ class ClientSession:
             self.deliver(publication, options)
 
     def deliver(self, publication: Publication, options: Sequence[SubscribeOptions]) -> bool:
-        """Deliver once for all the subscriptions given, at the highest QoS; False if the link did not take it."""
+        """Deliver once for all the subscriptions given, at the highest QoS; False if the link did not take it, though
+        another one might."""
         qos = min(max(each.qos for each in options), 1 if publication.durable else 0)
         retain = publication.kind in (Kind.PROPERTY, Kind.TD) and any(each.retain_as_published for each in options)
         ids = tuple(each.subscription_id for each in options if each.subscription_id is not None)
         delivery = self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids)
-        return self.link.push(delivery, self._went)
+        return delivery is None or self.link.push(delivery, self._went)
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
         inbox = self._own_inbox()
@@ -292,7 +329,7 @@ class ClientSession:
     def answer(self, status: DeliveryStatus) -> None:
         """Tell the caller the first status of its request, if the register has not done so already."""
         if not self._own_inbox().was_told(status):
-            self.report(status, _nothing)
+            self.report(status, ignore)
 
     def tell(self, topic: str, payload: bytes, correlation: bytes | None = None) -> None:
         """Send something that no ledger has to this client's inbox, if it takes it."""
@@ -374,7 +411,3 @@ def subscribe_patterns(sessions: Sessions, session: Session, patterns: Sequence[
 
 def _ids(options: SubscribeOptions) -> tuple[int, ...]:
     return () if options.subscription_id is None else (options.subscription_id,)
-
-
-def _nothing() -> None:
-    """Nobody waits for the confirmation of a first status."""

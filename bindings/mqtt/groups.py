@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bindings.mqtt.clients import BINDING, ClientSession, subscribe_patterns
-from bindings.mqtt.seam import Grant, SubscribeOptions
+from bindings.mqtt.engines.seam import Grant, SubscribeOptions
 from bindings.mqtt.topics import SharedFilter
 from runtime.ports import Publication, Request, Sessions
 from things.delivery import DeliveryStatus
@@ -29,6 +29,7 @@ class Group:
 
     binding = BINDING
     source = None
+    place = None
 
     def __init__(self, session_id: str, principal: Principal) -> None:
         self.session_id = session_id

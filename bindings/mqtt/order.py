@@ -26,7 +26,7 @@ class Order:
     def __init__(self) -> None:
         self.unstarted = 0
         """Publishes whose handling is a task that has not begun, so that what it waits for is not known yet."""
-        # An empty set is thrice an empty dict.
+        # An empty set takes three times the memory of an empty dict.
         self._storing: dict[asyncio.Future[Any], None] = {}
         self._reporting: asyncio.Lock | None = None
         self._turns: dict[str, _Turn] = {}
@@ -35,11 +35,11 @@ class Order:
         """Whether a value of the Thing need not wait: not for its TD, nor for what has not even begun."""
         return not self.unstarted and thing not in self._turns
 
-    def begun(self, stored: "asyncio.Future[Any]") -> None:
-        """Something is being stored until `ended`, or until the future is done."""
+    def start_storing(self, stored: "asyncio.Future[Any]") -> None:
+        """Something is being stored until `end_storing`, or until the future is done."""
         self._storing[stored] = None
 
-    def ended(self, stored: "asyncio.Future[Any]") -> None:
+    def end_storing(self, stored: "asyncio.Future[Any]") -> None:
         """It is stored, or never will be."""
         self._storing.pop(stored, None)
 
@@ -54,7 +54,7 @@ class Order:
             self._storing.pop(stored, None)
             stored.set_result(None)
 
-    async def stored(self) -> None:
+    async def wait_stored(self) -> None:
         """Return when what came before is stored and told, in the order of the calls."""
         if self._reporting is None:
             self._reporting = asyncio.Lock()
@@ -69,7 +69,7 @@ class Order:
         async with self._in_turn(thing, self._turns.setdefault(thing, _Turn())):
             yield
 
-    async def described(self, thing: str | None = None) -> None:
+    async def wait_described(self, thing: str | None = None) -> None:
         """Return when the Thing's TD (of any Thing, if None) that came before is stored, in the order of the calls."""
         for each in (thing,) if thing is not None else tuple(self._turns):
             turn = self._turns.get(each)

@@ -8,26 +8,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import partial
-from typing import NamedTuple, assert_never
+from typing import Any, assert_never
 
-from bindings.mqtt.batches import checked_message_id, read_batch
 from bindings.mqtt.clients import MQTT_5, ClientSession
-from bindings.mqtt.inbox import Answer
-from bindings.mqtt.reasons import TEMPORARY, problem, reason_code
-from bindings.mqtt.seam import (
+from bindings.mqtt.engines.seam import (
     ACCEPTED,
     Link,
     Outcome,
     Publish,
 )
+from bindings.mqtt.inbox import Answer
+from bindings.mqtt.known_topics import KnownTopics, ValueTopic
+from bindings.mqtt.reasons import TEMPORARY, reason_code
 from bindings.mqtt.topics import (
     CancelRequest,
     ClientTopic,
     MakeRequest,
+    OtherTopic,
     PublishBatch,
-    PublishEvent,
     PublishProperties,
-    PublishProperty,
     PublishTD,
     Replay,
     ReportStatus,
@@ -36,26 +35,20 @@ from bindings.mqtt.topics import (
     parse_topic,
     refused_topic,
 )
+from bindings.wire.batch import Item, checked_message_id, read_batch
+from bindings.wire.descriptions import read_td
+from bindings.wire.values import read_values, store_values
 from runtime.ports import Sink
 from things.addresses import TwinID
-from things.errors import ConfirmationRequired, Forbidden, Invalid, Malformed, SkepError
+from things.errors import ConfirmationRequired, Forbidden, Invalid, SkepError
 from things.jsontext import MAX_MESSAGE_BYTES, decode, encode
 from things.messages import JSONValue, Message, Operation
+from things.problems import problem
+from things.records import MAX_COUNTER
+from things.refusals import REFUSALS
 from things.times import parse_time
 
 log = logging.getLogger(__name__)
-
-MAX_TARGETS = 4_096
-"""Topics of values whose meaning is remembered: agents say the same ones again and again."""
-
-
-class Target(NamedTuple):
-    """What a topic of values means."""
-
-    operation: Operation
-    thing_id: str
-    thing: str
-    name: str
 
 
 class Publishes:
@@ -64,7 +57,7 @@ class Publishes:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._promised = asyncio.get_running_loop().create_future
-        self._targets: dict[tuple[str, str], Target] = {}
+        self._topics = KnownTopics()
         self._accepted: asyncio.Future[Outcome] = self._promised()
         self._accepted.set_result(ACCEPTED)
         self.count = 0
@@ -72,51 +65,36 @@ class Publishes:
         self.refused = 0
         """Those of them that were refused."""
 
-    def received(self, session: ClientSession | None, link: Link, message: Publish) -> Awaitable[Outcome]:
-        """Handle one publish of a client; the outcome is its acknowledgement. Without a session it is refused."""
+    def received(self, session: ClientSession | None, link: Link, publish: Publish) -> Awaitable[Outcome]:
+        """Handle one publish of a client; the outcome is its acknowledgement. Without a session it is refused.
+
+        A value or event whose turn has come is stored in this step and without a task, since nothing but its commit is
+        waited for; everything else waits its turn in a task."""
         self.count += 1
-        if session is not None:
-            account = session.principal.account
-            target = self._targets.get((account, message.topic)) or self._target(account, message.topic)
-            if target is not None and session.order.may_pass(target.thing):
-                return self._stored(session, link, message, target)
-            session.order.unstarted += 1
-        return self._taken(session, link, message)
-
-    def _target(self, account: str, text: str) -> Target | None:
-        """What an account's topic means, if it is one of a value: those are by far the most."""
         try:
-            topic = parse_topic(text, account)
-        except SkepError:
-            return None
-        if not isinstance(topic, PublishEvent | PublishProperty):
-            return None
-        operation = Operation.PUBLISH_EVENT if isinstance(topic, PublishEvent) else Operation.PUBLISH_PROPERTY
-        if len(self._targets) >= MAX_TARGETS:
-            self._targets.clear()
-        target = Target(operation, str(TwinID(topic.agent, topic.thing)), topic.thing, topic.name)
-        self._targets[account, text] = target
-        return target
+            if session is None:
+                raise Forbidden
+            topic = self._topics.parse(session.principal.account, publish.topic)
+            if not isinstance(topic, ValueTopic) or not session.order.may_pass(topic.thing):
+                session.order.unstarted += 1
+                return self._handled_in_turn(session, link, publish, topic)
+            committed = self._store(session, publish, topic)
+        except Exception as error:
+            answer: asyncio.Future[Outcome] = self._promised()
+            self._answer_refused(session, link, publish, answer, error)
+            return answer
+        if committed is None:
+            return self._accepted
+        answer = self._promised()
+        session.order.start_storing(answer)
+        committed.add_done_callback(partial(self._committed, session, link, publish, answer))
+        return answer
 
-    def _stored(
-        self, session: ClientSession, link: Link, publish: Publish, target: Target
-    ) -> "asyncio.Future[Outcome]":
-        """Store one value; in one step and without a task, since nothing but the commit is waited for."""
+    def refused_will(self) -> Awaitable[Outcome]:
+        """The outcome of a will that its account may not leave any more."""
+        self.refused += 1
         answer: asyncio.Future[Outcome] = self._promised()
-        payload, error = publish.payload, None
-        try:
-            # An event may come without data; a property is nothing without its value.
-            has_data = bool(payload) or target.operation is Operation.PUBLISH_PROPERTY
-            data = _json(payload) if has_data else None
-            message = self._message(session, publish, target.operation, target.thing_id, target.name, data)
-            if not self._sink.store(message, partial(self._committed, session, link, publish, answer)):
-                return self._accepted
-        except Exception as raised:
-            error = raised
-        if error is None:
-            session.order.begun(answer)
-        else:
-            self._committed(session, link, publish, answer, error)
+        answer.set_result(Outcome(reason_code=reason_code(Forbidden()), error_code=Forbidden.code))
         return answer
 
     def _committed(
@@ -125,75 +103,99 @@ class Publishes:
         link: Link,
         publish: Publish,
         answer: "asyncio.Future[Outcome]",
-        error: BaseException | None,
+        committed: "asyncio.Future[Any]",
     ) -> None:
-        session.order.ended(answer)
+        session.order.end_storing(answer)
+        error = committed.exception()
         if answer.done():
             return
         if error is None:
             answer.set_result(ACCEPTED)
-            return
-        if not isinstance(error, SkepError):
-            log.error("publish failed", extra={"account": link.principal.account}, exc_info=error)
-            error = SkepError()
+        else:
+            self._answer_refused(session, link, publish, answer, error)
+
+    def _answer_refused(
+        self,
+        session: ClientSession | None,
+        link: Link,
+        publish: Publish,
+        answer: "asyncio.Future[Outcome]",
+        error: BaseException,
+    ) -> None:
         try:
             answer.set_result(self._refuse(session, link, publish, error))
         except SkepError as refusal:
             answer.set_exception(refusal)
 
-    async def _taken(self, session: ClientSession | None, link: Link, publish: Publish) -> Outcome:
-        if session is not None:
-            session.order.unstarted -= 1
+    async def _handled_in_turn(
+        self, session: ClientSession, link: Link, publish: Publish, topic: OtherTopic | ValueTopic
+    ) -> Outcome:
+        session.order.unstarted -= 1
         try:
-            if session is None:
-                raise Forbidden
-            await self._route(session, publish)
-        except SkepError as error:
+            await self._route(session, publish, topic)
+        except Exception as error:
             return self._refuse(session, link, publish, error)
-        except Exception:
-            log.exception("publish failed", extra={"account": link.principal.account})
-            return self._refuse(session, link, publish, SkepError())
         return ACCEPTED
 
-    def _refuse(self, session: ClientSession | None, link: Link, publish: Publish, error: SkepError) -> Outcome:
+    def _refuse(self, session: ClientSession | None, link: Link, publish: Publish, error: BaseException) -> Outcome:
+        """Count and tell a refusal: the outcome for the acknowledgement, or raised if there is to be none."""
+        if not isinstance(error, SkepError):
+            log.error("publish failed", extra={"account": link.principal.account}, exc_info=error)
+            error = SkepError()
         self.refused += 1
-        log.info("publish refused", extra={"account": link.principal.account, "code": error.code})
+        self._sink.charge(link.principal, 1)
+        REFUSALS.note(log, "publish refused", who=link.principal.account, code=error.code, topic=publish.topic)
         is_told_by_code = link.protocol_level >= MQTT_5 and publish.qos > 0
         if isinstance(error, TEMPORARY) and publish.qos > 0 and not is_told_by_code:
             raise error
         # A reason code carries no token.
         if session is not None and (not is_told_by_code or isinstance(error, ConfirmationRequired)):
-            document = problem(
-                error,
-                topic=publish.topic,
-                messageID=_property(publish, "messageID"),
-                callerRef=_caller_ref(publish.topic, link.principal.account),
-            )
+            named: dict[str, JSONValue] = {
+                "topic": publish.topic,
+                "messageID": _property(publish, "messageID"),
+                "callerRef": _caller_ref(publish.topic, link.principal.account),
+            }
+            document = problem(error) | {name: value for name, value in named.items() if value is not None}
             session.tell(refused_topic(link.principal.account), encode(document), publish.correlation)
-        return Outcome(reason_code=reason_code(error), reason=error.detail)
+        return Outcome(reason_code=reason_code(error), reason=error.detail, error_code=error.code)
 
-    async def _route(self, session: ClientSession, publish: Publish) -> None:
-        topic = parse_topic(publish.topic, session.principal.account)
+    def _stand(self, session: ClientSession) -> None:
+        """Judge by the account as it is now: it may have lost its rights while a publish waited for others."""
+        principal = self._sink.authenticator.standing(session.principal)
+        if principal is None:
+            raise Forbidden
+        session.principal = principal
+
+    async def _route(self, session: ClientSession, publish: Publish, topic: OtherTopic | ValueTopic) -> None:
+        self._stand(session)
         match topic:
-            case PublishEvent() | PublishProperty():
+            case ValueTopic():
                 # Only those that wait for their TD come here; `received` stores the others.
                 with session.order.storing():
-                    await session.order.described(topic.thing)
-                    await self._publish(session, publish, topic)
+                    await session.order.wait_described(topic.thing)
+                    self._stand(session)
+                    committed = self._store(session, publish, topic)
+                    if committed is not None:
+                        # Others wait for the same commit.
+                        await asyncio.shield(committed)
             case PublishProperties():
                 with session.order.storing():
-                    await session.order.described(topic.thing)
+                    await session.order.wait_described(topic.thing)
+                    self._stand(session)
                     await self._publish_many(session, publish, topic)
             case PublishTD():
                 async with session.order.describing(topic.thing):
+                    self._stand(session)
                     await self._publish_td(session, publish, topic)
             case PublishBatch():
                 with session.order.storing():
-                    await session.order.described()
+                    await session.order.wait_described()
+                    self._stand(session)
                     await self._publish_batch(session, publish)
             case ReportStatus():
                 data = _json(publish.payload)
-                await session.order.stored()
+                await session.order.wait_stored()
+                self._stand(session)
                 await self._handle(session, publish, Operation.REPORT_STATUS, "", topic.request_id, data)
             case MakeRequest():
                 await self._request(session, publish, topic)
@@ -204,52 +206,57 @@ class Publishes:
             case _:
                 assert_never(topic)
 
-    async def _publish(self, session: ClientSession, publish: Publish, topic: PublishEvent | PublishProperty) -> None:
-        is_event = isinstance(topic, PublishEvent)
-        operation = Operation.PUBLISH_EVENT if is_event else Operation.PUBLISH_PROPERTY
-        thing_id = str(TwinID(topic.agent, topic.thing))
-        # An event may come without data; a property is nothing without its value.
-        data = _json(publish.payload) if publish.payload or not is_event else None
-        await self._handle(session, publish, operation, thing_id, topic.name, data)
+    def _store(self, session: ClientSession, publish: Publish, topic: ValueTopic) -> "asyncio.Future[Any] | None":
+        """Give a value or event to the runtime; the future of its commit, None if there is none to wait for."""
+        data = _json(publish.payload) if publish.payload else None
+        return self._sink.store(self._message(session, publish, topic.operation, topic.thing_id, topic.name, data))
 
     async def _publish_many(self, session: ClientSession, publish: Publish, topic: PublishProperties) -> None:
-        values = _json(publish.payload)
-        if not isinstance(values, dict):
-            raise Malformed("properties are an object of values by name")
         thing_id = str(TwinID(topic.agent, topic.thing))
-        messages = [
-            self._message(session, publish, Operation.PUBLISH_PROPERTY, thing_id, name, value, shared_by=len(values))
-            for name, value in values.items()
-        ]
-        result = await self._sink.batch(messages)
-        if result.rejected:
-            names = ", ".join(f"{messages[index].name} ({code})" for index, _, code in result.rejected)
-            raise Invalid(f"not stored: {names[:400]}; {result.stored} stored")
+
+        def message_of(name: str, value: JSONValue, shared_by: int) -> Message:
+            return self._message(
+                session, publish, Operation.PUBLISH_PROPERTY, thing_id, name, value, shared_by=shared_by
+            )
+
+        await store_values(read_values(publish.payload, message_of), self._sink.batch)
 
     async def _publish_td(self, session: ClientSession, publish: Publish, topic: PublishTD) -> None:
         thing_id = str(TwinID(topic.agent, topic.thing))
         if publish.payload:
-            await self._handle(session, publish, Operation.PUBLISH_TD, thing_id, "", _utf8_text(publish.payload))
+            await self._handle(session, publish, Operation.PUBLISH_TD, thing_id, "", read_td(publish.payload))
         else:
             await self._handle(session, publish, Operation.REMOVE_TD, thing_id, "")
 
     async def _publish_batch(self, session: ClientSession, publish: Publish) -> None:
-        batch = read_batch(
-            publish.payload,
-            session.principal,
-            received=self._sink.clock(),
-            origin=session.origin,
-            durable=publish.qos > 0,
-        )
+        account, received = session.principal.account, self._sink.clock()
+
+        def message_of(item: Item, size: int) -> Message:
+            return Message(
+                operation=item.operation,
+                principal=session.principal,
+                thing_id=item.thing_id,
+                name=item.name,
+                data=item.data,
+                has_data=item.has_data,
+                message_id=item.message_id,
+                created=item.created,
+                received=received,
+                size=size,
+                paced=True,
+                durable=publish.qos > 0,
+                origin=session.origin,
+            )
+
+        batch = read_batch(publish.payload, account, message_of)
         result = await self._sink.batch(batch.messages)
-        session.tell(batch_topic(session.principal.account), batch.document(result), publish.correlation)
+        session.tell(batch_topic(account), encode(batch.report(result)), publish.correlation)
 
     async def _request(self, session: ClientSession, publish: Publish, topic: MakeRequest) -> None:
         account, reference = session.principal.account, topic.caller_ref
         if publish.response_topic is not None and not is_response_topic(publish.response_topic, account):
             raise Forbidden(f"a response topic lies in inbox/{account}/")
-        has_data = bool(publish.payload) or topic.operation is Operation.WRITE_PROPERTY
-        data = _json(publish.payload) if has_data else None
+        data = _json(publish.payload) if publish.payload else None
         if publish.response_topic is not None or publish.correlation is not None:
             # Known before the first status, which the register may send before the message is answered here.
             session.expect_answer(reference, Answer(publish.response_topic, publish.correlation))
@@ -275,7 +282,7 @@ class Publishes:
     def _replay(self, session: ClientSession, publish: Publish) -> None:
         request = _json(publish.payload) if publish.payload else {"after": 0}
         after = request.get("after") if isinstance(request, dict) else None
-        if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+        if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after <= MAX_COUNTER:
             raise Invalid('a replay is asked for as {"after": sequence number}')
         if not session.takes_reports:
             raise Invalid("subscribe to your statuses before you ask for them again")
@@ -328,6 +335,7 @@ class Publishes:
             correlation=correlation,
             confirmation=confirmation,
             size=len(publish.payload) // shared_by,
+            paced=True,
             durable=publish.qos > 0,
             origin=session.origin,
         )
@@ -335,13 +343,6 @@ class Publishes:
 
 def _json(payload: bytes) -> JSONValue:
     return decode(payload, max_bytes=MAX_MESSAGE_BYTES)
-
-
-def _utf8_text(payload: bytes) -> str:
-    try:
-        return payload.decode("utf-8", "strict")
-    except UnicodeDecodeError as error:
-        raise Malformed("not UTF-8") from error
 
 
 def _property(publish: Publish, name: str) -> str | None:

@@ -1,8 +1,7 @@
-"""How errors look on MQTT: one table of MQTT 5 reason codes, and the problem that 3.1.1 clients read in their inbox."""
+"""How errors look on MQTT 5: one table of reason codes."""
 
 from things.errors import (
     BadAddress,
-    ConfirmationRequired,
     Conflict,
     Forbidden,
     Invalid,
@@ -19,7 +18,7 @@ from things.errors import (
     Unauthenticated,
     Unavailable,
 )
-from things.messages import JSONValue
+from things.problems import ValuesRefused
 
 UNSPECIFIED, IMPLEMENTATION_SPECIFIC, NOT_AUTHORIZED = 0x80, 0x83, 0x87
 TOPIC_NAME_INVALID, QUOTA_EXCEEDED, PAYLOAD_FORMAT_INVALID = 0x90, 0x97, 0x99
@@ -51,28 +50,11 @@ is no acknowledgement and the connection closes, so that the client sends it aga
 
 def reason_code(error: SkepError) -> int:
     """The MQTT 5 reason code of a refused publish."""
+    if isinstance(error, ValuesRefused) and error.common is not None:
+        error = error.common
     return next(REASON_CODES[kind] for kind in type(error).__mro__ if kind in REASON_CODES)
 
 
 def filter_reason(error: SkepError) -> int:
     """The reason code of a refused filter: full, or nothing permitted can match."""
     return QUOTA_EXCEEDED if isinstance(error, QueueFull) else NOT_AUTHORIZED
-
-
-def problem(error: SkepError, **members: JSONValue) -> dict[str, JSONValue]:
-    """The problem document of a refusal (RFC 9457), with what names the refused publish."""
-    document: dict[str, JSONValue] = {
-        "type": f"urn:skep:error:{error.code}",
-        "title": error.code,
-        "detail": error.detail,
-        "code": error.code,
-        **{name: value for name, value in members.items() if value is not None},
-    }
-    if isinstance(error, ConfirmationRequired):
-        document |= {"confirmation": error.token, "expiresIn": error.valid_s}
-    problems = error.problems if isinstance(error, Invalid) else ()
-    if problems:
-        document["problems"] = [
-            {"pointer": each.pointer, "detail": each.detail, "code": each.code} for each in problems
-        ]
-    return document

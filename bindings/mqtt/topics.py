@@ -11,10 +11,20 @@ from functools import lru_cache
 from sys import intern
 
 from runtime.ports import Pattern, Request
-from things.addresses import MAX_NAME_CHARS, Kind, TwinID, checked_thing, decode_segment, encode_segment
+from things.addresses import Kind, TwinID, decode_segment, encode_segment, is_twin, own_twin
 from things.errors import BadAddress, Forbidden
-from things.identity import Principal, checked_account
+from things.identity import Principal
 from things.messages import Operation
+from things.names import (
+    Account,
+    AffordanceName,
+    RequestID,
+    ThingID,
+    checked_account,
+    checked_name,
+    checked_request,
+    checked_thing,
+)
 
 # ---------------------------------------------------------------- what clients publish
 
@@ -23,9 +33,9 @@ from things.messages import Operation
 class PublishEvent:
     """`agents/{agent}/event/{thing}/{name}`"""
 
-    agent: str
-    thing: str
-    name: str
+    agent: Account
+    thing: ThingID
+    name: AffordanceName
 
     def __str__(self) -> str:
         return f"agents/{self.agent}/event/{self.thing}/{encode_segment(self.name)}"
@@ -35,9 +45,9 @@ class PublishEvent:
 class PublishProperty:
     """`agents/{agent}/property/{thing}/{name}`"""
 
-    agent: str
-    thing: str
-    name: str
+    agent: Account
+    thing: ThingID
+    name: AffordanceName
 
     def __str__(self) -> str:
         return f"agents/{self.agent}/property/{self.thing}/{encode_segment(self.name)}"
@@ -47,8 +57,8 @@ class PublishProperty:
 class PublishProperties:
     """`agents/{agent}/properties/{thing}`: an object of values by name."""
 
-    agent: str
-    thing: str
+    agent: Account
+    thing: ThingID
 
     def __str__(self) -> str:
         return f"agents/{self.agent}/properties/{self.thing}"
@@ -58,8 +68,8 @@ class PublishProperties:
 class PublishTD:
     """`agents/{agent}/td/{thing}`: an empty payload removes the Thing."""
 
-    agent: str
-    thing: str
+    agent: Account
+    thing: ThingID
 
     def __str__(self) -> str:
         return f"agents/{self.agent}/td/{self.thing}"
@@ -69,7 +79,7 @@ class PublishTD:
 class PublishBatch:
     """`agents/{agent}/batch`"""
 
-    agent: str
+    agent: Account
 
     def __str__(self) -> str:
         return f"agents/{self.agent}/batch"
@@ -79,8 +89,8 @@ class PublishBatch:
 class ReportStatus:
     """`agents/{agent}/status/{requestID}`"""
 
-    agent: str
-    request_id: str
+    agent: Account
+    request_id: RequestID
 
     def __str__(self) -> str:
         return f"agents/{self.agent}/status/{encode_segment(self.request_id)}"
@@ -93,9 +103,9 @@ class MakeRequest:
 
     client: str
     operation: Operation
-    agent: str
-    thing: str
-    name: str
+    agent: Account
+    thing: ThingID
+    name: AffordanceName
     caller_ref: str
     confirmation: str | None = None
 
@@ -127,17 +137,8 @@ class Replay:
         return f"req/{self.client}/replay"
 
 
-ClientTopic = (
-    PublishEvent
-    | PublishProperty
-    | PublishProperties
-    | PublishTD
-    | PublishBatch
-    | ReportStatus
-    | MakeRequest
-    | CancelRequest
-    | Replay
-)
+OtherTopic = PublishProperties | PublishTD | PublishBatch | ReportStatus | MakeRequest | CancelRequest | Replay
+ClientTopic = PublishEvent | PublishProperty | OtherTopic
 
 _OPERATIONS = {
     "action": Operation.INVOKE_ACTION,
@@ -159,24 +160,24 @@ def parse_topic(topic: str, account: str) -> ClientTopic:
     if levels[1] != account:
         raise Forbidden(f"only {root}/{account}/ is yours to publish to")
     match levels:
-        case ["agents", _, "event", thing, name]:
-            return PublishEvent(account, checked_thing(thing), _name(name))
-        case ["agents", _, "property", thing, name]:
-            return PublishProperty(account, checked_thing(thing), _name(name))
-        case ["agents", _, "properties", thing]:
-            return PublishProperties(account, checked_thing(thing))
-        case ["agents", _, "td", thing]:
-            return PublishTD(account, checked_thing(thing))
-        case ["agents", _, "batch"]:
-            return PublishBatch(account)
-        case ["agents", _, "status", request_id]:
-            return ReportStatus(account, _name(request_id))
+        case ["agents", agent, "event", thing, name]:
+            return PublishEvent(checked_account(agent), _own(agent, thing), _name(name))
+        case ["agents", agent, "property", thing, name]:
+            return PublishProperty(checked_account(agent), _own(agent, thing), _name(name))
+        case ["agents", agent, "properties", thing]:
+            return PublishProperties(checked_account(agent), _own(agent, thing))
+        case ["agents", agent, "td", thing]:
+            return PublishTD(checked_account(agent), _own(agent, thing))
+        case ["agents", agent, "batch"]:
+            return PublishBatch(checked_account(agent))
+        case ["agents", agent, "status", request_id]:
+            return ReportStatus(checked_account(agent), checked_request(decode_segment(request_id)))
         case ["req", _, word, agent, thing, name, reference, *token] if word in _OPERATIONS and len(token) < 2:
-            twin = TwinID(checked_account(agent), checked_thing(thing))
-            asked = MakeRequest(account, _OPERATIONS[word], twin.account, twin.thing, _name(name), _name(reference))
-            return replace(asked, confirmation=_name(token[0])) if token else asked
+            twin = TwinID.of(agent, thing)
+            asked = MakeRequest(account, _OPERATIONS[word], twin.account, twin.thing, _name(name), _text(reference))
+            return replace(asked, confirmation=_text(token[0])) if token else asked
         case ["req", _, "cancel", reference]:
-            return CancelRequest(account, _name(reference))
+            return CancelRequest(account, _text(reference))
         case ["req", _, "replay"]:
             return Replay(account)
     raise BadAddress(f"{topic[:120]!r} is no topic to publish to")
@@ -189,6 +190,15 @@ def publication_topic(twin: TwinID, kind: Kind, name: str) -> str:
     """`things/{agent}/{thing}/{kind}/{name}`, without a name for TDs."""
     base = f"things/{twin.account}/{twin.thing}/{kind.value}"
     return base if kind is Kind.TD else f"{base}/{encode_segment(name)}"
+
+
+def published_series(topic: str) -> tuple[TwinID, Kind, str] | None:
+    """What `publication_topic` made a topic of; None for a topic of the inbox or of the runtime's figures."""
+    root, *levels = topic.split("/")
+    if root != "things":
+        return None
+    agent, thing, kind, *name = levels
+    return TwinID.of(agent, thing), Kind(kind), decode_segment(name[0]) if name else ""
 
 
 def request_topic(agent: str, request: Request) -> str:
@@ -370,8 +380,15 @@ def _thing(level: str) -> str | None:
     return None if level == "+" else checked_thing(level)
 
 
-def _name(level: str) -> str:
-    name = decode_segment(level)
-    if len(name) > MAX_NAME_CHARS:
-        raise BadAddress(f"{name[:40]!r}… is longer than {MAX_NAME_CHARS} characters")
-    return name
+def _own(agent: str, level: str) -> ThingID:
+    """The agent's own Thing, also where it is named by its twin."""
+    return checked_thing(level) if not is_twin(level) else TwinID.parse(own_twin(agent, level)).thing
+
+
+def _name(level: str) -> AffordanceName:
+    return checked_name(decode_segment(level) if level else level)
+
+
+def _text(level: str) -> str:
+    """What a caller chose itself, a reference or a token: it stands where a name does, and is held to the same."""
+    return _name(level)

@@ -1,27 +1,29 @@
 """The WebSocket binding: the web thing protocol at one address of the HTTP listeners.
 
-It has no listener of its own: the composition root hangs `asgi` on the HTTP binding's, and says which origins' pages
-may come and what their cookie is called.
+It has no listener of its own: the composition root hangs `asgi` on the HTTP binding's, behind `bindings.web.mounts`,
+which has turned away pages of other origins.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 
-from bindings.websocket.callers import CookieName, identified
+from bindings.web.credentials import by_certificate, by_cookie, by_header, source_of
+from bindings.web.fields import Fields
+from bindings.web.refusals import refuse
 from bindings.websocket.config import Limits
 from bindings.websocket.connection import Connection, Receive, Send
 from bindings.websocket.forms import forms_of
 from bindings.websocket.messages import SUBPROTOCOL
 from runtime.ports import Sink
 from things.addresses import TwinID
-from things.errors import RateLimited, SkepError, Unauthenticated, Unavailable
-from things.jsontext import encode
+from things.errors import SkepError, Unauthenticated, Unavailable
+from things.identity import Principal
 from things.messages import JSONValue
-from things.problems import problem
+from things.places import HERE, Place, Places, Urls
 from things.td import ThingDescription
 
 log = logging.getLogger(__name__)
@@ -30,21 +32,12 @@ PATH = "/wot/ws"
 
 
 class WebSocketBinding:
-    """Serves consumers and agents over WebSockets. `base` is the HTTP address that sockets are opened at."""
+    """Serves consumers and agents over WebSockets, at the addresses of the HTTP interface."""
 
     name = "websocket"
 
-    def __init__(
-        self,
-        *,
-        base: Callable[[], str | None],
-        origins: Callable[[], Collection[str]],
-        cookie_name: CookieName,
-        limits: Limits | None = None,
-    ) -> None:
-        self._base = base
-        self._origins = origins
-        self._cookie_name = cookie_name
+    def __init__(self, *, places: Places, limits: Limits | None = None) -> None:
+        self._places = places
         self._limits = limits or Limits()
         self._sink: Sink | None = None
         self._connections: set[Connection] = set()
@@ -59,36 +52,35 @@ class WebSocketBinding:
             for connection in tuple(self._connections):
                 connection.close("shut-down")
 
-    def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
-        base = self._base()
-        return forms_of(td, twin, f"ws{base.removeprefix('http')}{PATH}") if base else {}
+    def forms(
+        self, td: ThingDescription, twin: TwinID, urls: Urls
+    ) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
+        return forms_of(td, twin, f"ws{urls.base.removeprefix('http')}{PATH}") if urls.base else {}
 
     async def asgi(self, scope: Any, receive: Receive, send: Send) -> None:
         """One handshake, and the socket if it is granted."""
         if scope["type"] != "websocket":
-            await _refuse(send, Unavailable("this address is for WebSockets"), "http", status=426)
+            await refuse(Unavailable("this address is for WebSockets"), scope, send, status=426)
             return
         await receive()
         sink = self._sink
         try:
             if sink is None:
                 raise Unavailable("the runtime is ending")
-            principal = await identified(
-                scope, sink.authenticator, origins=self._origins(), cookie_name=self._cookie_name
-            )
-            client = scope.get("client")
+            principal = await self._identified(scope, sink)
             connection = Connection(
                 sink,
                 principal,
-                client[0] if client and client[0] else None,
+                source_of(scope),
                 self._limits,
+                place=_place(self._places, scope),
                 abort=scope.get("state", {}).get("abort"),
             )
             if SUBPROTOCOL not in scope.get("subprotocols", ()):
                 raise Unavailable(f"offer the subprotocol {SUBPROTOCOL!r}")
         except SkepError as error:
             log.info("socket refused", extra={"code": error.code})
-            await _refuse(send, error, "websocket.http", status=400 if isinstance(error, Unavailable) else None)
+            await refuse(error, scope, send, status=400 if isinstance(error, Unavailable) else None)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         self._connections.add(connection)
@@ -100,16 +92,18 @@ class WebSocketBinding:
         finally:
             self._connections.discard(connection)
 
+    async def _identified(self, scope: Any, sink: Sink) -> Principal:
+        """The principal of a handshake; raises Unauthenticated, Forbidden for pages of other origins, RateLimited."""
+        brought = (scope, Fields(scope["headers"]), sink.authenticator, self._places.is_own_origin)
+        principal = await by_header(*brought) or await by_certificate(*brought) or by_cookie(*brought)
+        if principal is None:
+            raise Unauthenticated("log in first: send a bearer token in the Authorization header")
+        return principal
 
-async def _refuse(send: Send, error: SkepError, prefix: str, *, status: int | None = None) -> None:
-    """Answer a handshake with a problem document."""
-    body = problem(error)
-    if status is not None:
-        body["status"] = status
-    headers = [(b"content-type", b"application/problem+json"), (b"cache-control", b"no-store")]
-    if isinstance(error, Unauthenticated):
-        headers.append((b"www-authenticate", b'Bearer realm="skep"'))
-    if isinstance(error, RateLimited):
-        headers.append((b"retry-after", str(max(1, round(error.retry_after_s))).encode()))
-    await send({"type": f"{prefix}.response.start", "status": body["status"], "headers": headers})
-    await send({"type": f"{prefix}.response.body", "body": encode(body)})
+
+def _place(places: Places, scope: Any) -> Place | None:
+    """Where the client sees this runtime."""
+    server = scope.get("server")
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), None)
+    secure = scope.get("scheme") == "wss"
+    return places.place("https" if secure else "http", host, server[0]) if server and server[1] else HERE

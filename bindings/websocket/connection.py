@@ -24,7 +24,9 @@ from things.errors import SkepError, UnknownThing
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
+from things.places import Place
 from things.problems import problem
+from things.service_ids import DIRECTORY
 from things.times import rfc3339
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,6 @@ Event = Any
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
-DIRECTORY = "dtw:directory:things"
 GONE = "gone"
 """The client has ended the socket itself."""
 _CLOSE_CODES = {GONE: 1000, "shut-down": 1001, "queue-full": 1013}
@@ -53,20 +54,25 @@ class Connection:
         source: str | None,
         limits: Limits,
         *,
+        place: Place | None = None,
         abort: Callable[[], None] | None = None,
     ) -> None:
         self.sink = sink
         self.principal = principal
         self.source = source
+        self.place = place
         self.session_id = sink.new_id()
-        self.origin = Origin(binding=self.binding, session_id=self.session_id, source=source)
+        self.origin = Origin(binding=self.binding, session_id=self.session_id, source=source, place=place)
         self.limits = limits
         self.closed_because: str | None = None
         self._abort = abort
         self._closed = asyncio.Event()
         self._refused = False
         self._outbox = Outbox(
-            max_owed=limits.max_owed, max_notifications=limits.max_notifications, max_bytes=limits.max_queued_bytes
+            max_owed=limits.max_owed,
+            max_notifications=limits.max_notifications,
+            max_bytes=limits.max_queued_bytes,
+            given_up=lambda kind: sink.sessions.dropped(self, kind, "queue-full"),
         )
         self._invoking = Invoking(self)
         self._consuming = Consuming(self, self._invoking.operations)
@@ -94,10 +100,19 @@ class Connection:
     # ------------------------------------------------------------ what the register calls
 
     def publish(self, publication: Publication, tags: Sequence[object]) -> None:
+        sessions, rights = self.sink.sessions, self.sink.sessions.rights
+        about = (publication.thing_id, publication.kind, publication.name)
+
+        def permitted() -> bool:
+            is_judged = rights is not None and rights == sessions.rights
+            return is_judged or sessions.may_see(self.principal, *about)
+
         for tag in tags:
             if isinstance(tag, Subscription):
                 series = (tag, publication.name) if publication.kind is Kind.PROPERTY else None
-                self._outbox.note(self._notification(publication, tag), series)
+                self._outbox.note(
+                    self._notification(publication, tag), series, kind=publication.kind, permitted=permitted
+                )
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
         return self._owe(self._exposing.spell(request), delivered)
@@ -115,8 +130,6 @@ class Connection:
         self._outbox.close()
         self.sink.sessions.closed(self)
         self._closed.set()
-        if self._outbox.dropped:
-            log.info("events dropped", extra={"session": self.session_id, "count": self._outbox.dropped})
 
     # ------------------------------------------------------------ what its two sides use
 

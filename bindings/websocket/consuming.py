@@ -5,8 +5,8 @@ Reads and listings are calls of the built-in services, so that rights are decide
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from bindings.websocket.client import Client
 from bindings.websocket.invoking import Operate, action_status
 from bindings.websocket.messages import Incoming
 from runtime.ports import Pattern
@@ -15,13 +15,9 @@ from things.delivery import DeliveryStatus
 from things.errors import Invalid, UnknownName, UnknownThing
 from things.messages import JSONValue, Operation
 from things.problems import failure
+from things.service_ids import VALUES
 from things.td import ThingDescription
 from things.times import parse_time
-
-if TYPE_CHECKING:
-    from bindings.websocket.connection import Connection
-
-VALUES = "dtw:values:latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +34,9 @@ class Subscription:
 class Consuming:
     """One client as a consumer of Things."""
 
-    def __init__(self, connection: "Connection", operations: Mapping[str, Operate]) -> None:
-        """`operations` are those that other parts of the connection carry out."""
-        self._connection = connection
+    def __init__(self, client: Client, operations: Mapping[str, Operate]) -> None:
+        """`operations` are those that other parts carry out."""
+        self._client = client
         self._subscriptions: dict[tuple[str, Kind, str | None], Subscription] = {}
         self._operations: Mapping[str, Operate] = {
             **operations,
@@ -72,37 +68,37 @@ class Consuming:
     # ------------------------------------------------------------ properties
 
     async def _read(self, message: Incoming) -> None:
-        found = await self._connection.call(VALUES, "readProperty", thingID=message.thing_id, name=message.text("name"))
-        self._connection.answer(message, at=parse_time(found["created"]), value=found["value"])
+        found = await self._client.call(VALUES, "readProperty", thingID=message.thing_id, name=message.text("name"))
+        self._client.answer(message, at=parse_time(found["created"]), value=found["value"])
 
     async def _read_several(self, message: Incoming) -> None:
-        found = await self._connection.call(VALUES, "readProperties", thingID=message.thing_id)
+        found = await self._client.call(VALUES, "readProperties", thingID=message.thing_id)
         if message.operation == "readmultipleproperties":
             wanted = message.texts("names")
             for name in wanted:
                 if name not in found:
                     # Says by itself whether the name is unknown, hidden or without a value.
-                    await self._connection.call(VALUES, "readProperty", thingID=message.thing_id, name=name)
+                    await self._client.call(VALUES, "readProperty", thingID=message.thing_id, name=name)
             found = {name: found[name] for name in wanted if name in found}
-        self._connection.answer(message, values={name: value["value"] for name, value in found.items()})
+        self._client.answer(message, values={name: value["value"] for name, value in found.items()})
 
     async def _write(self, message: Incoming) -> None:
         """With `value` once the agent has confirmed it within the wait, else with the status so far."""
-        value = message.value("value")
-        status = await self._written(message, message.text("name"), value, message.reference)
-        final = await self._connection.final(status, self._patience(message))
+        value = message.members.get("value")
+        status = await self._written(message, message.name, value, message.reference)
+        final = await self._client.final(status, self._patience(message))
         error = failure(final)
         if error is not None:
-            self._connection.answer(message, error={**error, "requestID": final.request_id})
+            self._client.answer(message, error={**error, "requestID": final.request_id})
         elif final.is_final:
-            self._connection.answer(message, value=value)
+            self._client.answer(message, value=value)
         else:
-            self._connection.answer(message, status=action_status(final, None))
+            self._client.answer(message, status=action_status(final, None))
 
     async def _write_several(self, message: Incoming) -> None:
         """All are checked against the TD before the first is sent; then each is a request of its own."""
         values = message.object("values")
-        td = ThingDescription.of(await self._connection.td(message.thing_id))
+        td = ThingDescription.of(await self._client.td(message.thing_id))
         for name, value in values.items():
             if name not in td.properties:
                 raise UnknownName(message.thing_id, Kind.PROPERTY, name)
@@ -112,27 +108,28 @@ class Consuming:
             name: await self._written(message, name, value, reference and f"{reference[:100]}.{number}")
             for number, (name, value) in enumerate(values.items())
         }
-        until = self._connection.sink.clock() + self._patience(message) * 1e6
+        until = self._client.sink.clock() + self._patience(message) * 1e6
         confirmed: dict[str, JSONValue] = {}
         for name, status in statuses.items():
-            left_s = max(0.0, (until - self._connection.sink.clock()) / 1e6)
-            final = await self._connection.final(status, left_s)
+            left_s = max(0.0, (until - self._client.sink.clock()) / 1e6)
+            final = await self._client.final(status, left_s)
             error = failure(final)
             if error is not None:
-                self._connection.answer(message, error={**error, "detail": f"{name}: {error['detail']}"})
+                self._client.answer(message, error={**error, "detail": f"{name}: {error['detail']}"})
                 return
             if final.is_final:
                 confirmed[name] = values[name]
-        self._connection.answer(message, values=confirmed)
+        self._client.answer(message, values=confirmed)
 
     async def _written(self, message: Incoming, name: str, value: JSONValue, reference: str | None) -> DeliveryStatus:
-        connection = self._connection
-        return await connection.sink.handle(
-            connection.message(
+        client = self._client
+        return await client.sink.handle(
+            client.message(
                 Operation.WRITE_PROPERTY,
                 message.thing_id,
                 name,
                 value,
+                has_data="value" in message.members or "values" in message.members,
                 expires_in_s=message.seconds("expiresIn"),
                 correlation=reference,
                 of=message,
@@ -140,7 +137,7 @@ class Consuming:
         )
 
     def _patience(self, message: Incoming) -> float:
-        return self._connection.wait_of(message, self._connection.limits.default_wait_s)
+        return self._client.wait_of(message, self._client.limits.default_wait_s)
 
     # ------------------------------------------------------------ subscriptions
 
@@ -149,18 +146,18 @@ class Consuming:
         if not is_twin(message.thing_id):
             raise UnknownThing(message.thing_id)
         twin = TwinID.parse(message.thing_id)
-        td = await self._connection.td(message.thing_id)
+        td = await self._client.td(message.thing_id)
         if name is not None and name not in td.get("properties" if kind is Kind.PROPERTY else "events", {}):
             raise UnknownName(message.thing_id, kind, name)
         key = (message.thing_id, kind, name)
         subscription = Subscription(message.thing_id, kind, name, message.operation, message.correlation_id)
-        sessions, pattern = self._connection.sink.sessions, Pattern(twin.account, twin.thing, kind, name)
+        sessions, pattern = self._client.sink.sessions, Pattern(twin.account, twin.thing, kind, name)
         standing = self._subscriptions.pop(key, None)
         if standing is not None:
-            sessions.unsubscribe(self._connection, pattern, standing)
-        sessions.subscribe(self._connection, pattern, subscription)
+            sessions.unsubscribe(self._client, pattern, standing)
+        sessions.subscribe(self._client, pattern, subscription)
         self._subscriptions[key] = subscription
-        self._connection.answer(message)
+        self._client.answer(message)
 
     async def _unsubscribe(self, message: Incoming) -> None:
         """Nothing to end is a success: the outcome is what was asked for."""
@@ -170,8 +167,8 @@ class Consuming:
                 del self._subscriptions[key]
                 twin = TwinID.parse(message.thing_id)
                 pattern = Pattern(twin.account, twin.thing, kind, key[2])
-                self._connection.sink.sessions.unsubscribe(self._connection, pattern, subscription)
-        self._connection.answer(message)
+                self._client.sink.sessions.unsubscribe(self._client, pattern, subscription)
+        self._client.answer(message)
 
 
 def _subject(message: Incoming) -> tuple[Kind, str | None]:

@@ -6,20 +6,17 @@ are our additions, for what other protocols do with a Thing's own address.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from bindings.websocket.client import Client
 from bindings.websocket.messages import Incoming, MessageType, spell
 from runtime.ports import Request
-from things.addresses import TwinID, checked_thing, is_twin
+from things.addresses import own_twin
 from things.delivery import Reason, State
 from things.errors import Forbidden, Invalid
 from things.identity import AccountType
 from things.jsontext import encode
 from things.messages import JSONValue, Operation
 from things.times import parse_time, rfc3339
-
-if TYPE_CHECKING:
-    from bindings.websocket.connection import Connection
 
 EXPOSE, DESTROY = "exposething", "destroything"
 _PUBLISHES = {
@@ -48,8 +45,8 @@ _FAULTS = frozenset({500, 503})
 class Exposing:
     """One client as the agent of its account's Things."""
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._exposed: set[str] = set()
 
     def knows(self, message: Incoming) -> bool:
@@ -58,8 +55,6 @@ class Exposing:
 
     async def handle(self, message: Incoming) -> None:
         """Take one message of the agent; raises SkepError."""
-        if self._connection.principal.type is AccountType.CONSUMER:
-            raise Forbidden("only agents and services speak for Things")
         match message.type:
             case MessageType.REQUEST if message.operation == EXPOSE:
                 await self._expose(message)
@@ -81,7 +76,7 @@ class Exposing:
             members["value" if request.operation is Operation.WRITE_PROPERTY else "input"] = request.input
         if request.expires is not None:
             members["expires"] = rfc3339(request.expires)
-        sink = self._connection.sink
+        sink = self._client.sink
         return spell(
             MessageType.REQUEST,
             _ASKED[request.operation],
@@ -94,23 +89,25 @@ class Exposing:
 
     async def _expose(self, message: Incoming) -> None:
         """Publish the Thing's description, if one is given, and take requests from now on."""
-        connection, thing = self._connection, self._own(message)
+        client, thing = self._client, self._own(message)
         if "td" in message.members:
-            td = encode(message.object("td")).decode()
-            await connection.sink.handle(connection.message(Operation.PUBLISH_TD, thing, "", td, of=message))
+            td = encode(message.members["td"]).decode()
+            await client.sink.handle(client.message(Operation.PUBLISH_TD, thing, "", td, of=message))
+        if client.principal.type is AccountType.CONSUMER:
+            raise Forbidden("only agents and services are asked to do something")
         self._exposed.add(thing)
-        connection.answer(message)
+        client.answer(message)
         # Requests flow after the answer, so that the agent knows that it is ready for them.
-        connection.sink.sessions.take_requests(connection)
+        client.sink.sessions.take_requests(client)
 
     async def _destroy(self, message: Incoming) -> None:
         """Remove the Thing; without Things the client is asked nothing any more."""
-        connection, thing = self._connection, self._own(message)
-        await connection.sink.handle(connection.message(Operation.REMOVE_TD, thing, "", has_data=False, of=message))
+        client, thing = self._client, self._own(message)
+        await client.sink.handle(client.message(Operation.REMOVE_TD, thing, "", has_data=False, of=message))
         self._exposed.discard(thing)
         if not self._exposed:
-            connection.sink.sessions.stop_requests(connection)
-        connection.answer(message)
+            client.sink.sessions.stop_requests(client)
+        client.answer(message)
 
     async def _publish(self, message: Incoming) -> None:
         """Take a value or event; answered once it is committed, if the notification has a correlationID."""
@@ -121,12 +118,12 @@ class Exposing:
         created = message.members.get("timestamp")
         if created is not None and not isinstance(created, str):
             raise Invalid("timestamp is a time as text")
-        connection = self._connection
-        await connection.sink.handle(
-            connection.message(
+        client = self._client
+        await client.sink.handle(
+            client.message(
                 operation,
                 self._own(message),
-                message.text("name"),
+                message.name,
                 message.members.get(member),
                 has_data=member in message.members,
                 message_id=message.message_id,
@@ -135,26 +132,20 @@ class Exposing:
             )
         )
         if message.correlation_id is not None:
-            connection.answer(message)
+            client.answer(message)
 
     async def _report(self, message: Incoming) -> None:
         """Take the answer to a request."""
         if message.correlation_id is None:
             raise Invalid("a response needs the correlationID of its request")
-        connection = self._connection
-        await connection.sink.handle(
-            connection.message(Operation.REPORT_STATUS, "", message.correlation_id, _reported(message))
+        client = self._client
+        await client.sink.handle(
+            client.message(Operation.REPORT_STATUS, "", message.correlation_id, _reported(message))
         )
 
     def _own(self, message: Incoming) -> str:
         """The twin id of the agent's Thing, which it names by its own id or by the twin's."""
-        account = self._connection.principal.account
-        if not is_twin(message.thing_id):
-            return str(TwinID(account, checked_thing(message.thing_id)))
-        twin = TwinID.parse(message.thing_id)
-        if twin.account != account:
-            raise Forbidden("an agent speaks for its own Things only")
-        return str(twin)
+        return own_twin(self._client.principal.account, message.thing_id)
 
 
 def _reported(message: Incoming) -> dict[str, JSONValue]:
@@ -166,11 +157,14 @@ def _reported(message: Incoming) -> dict[str, JSONValue]:
     status = members.get("status")
     if status is None:
         return {"state": State.COMPLETED.value, "output": members.get("output")}
-    if not isinstance(status, dict) or _STATES.get(str(status.get("state"))) is None:
-        raise Invalid(f"status is an object with a state: {', '.join(_STATES)}")
+    if not isinstance(status, dict):
+        raise Invalid('a status is an object such as {"state": "completed"}')
     if status.get("error") is not None:
         return _failed(status["error"])
-    found: dict[str, JSONValue] = {"state": _STATES[str(status["state"])].value}
+    state = status.get("state")
+    # A state that the protocol does not have is refused where all are that cannot be reported.
+    known = _STATES.get(state) if isinstance(state, str) else None
+    found: dict[str, JSONValue] = {"state": state if known is None else known.value}
     if found["state"] == State.FAILED.value:
         found["reason"] = Reason.AGENT_ERROR.value
     found |= {name: status[name] for name in ("output", "progress") if status.get(name) is not None}

@@ -4,26 +4,24 @@ Statuses are told to the socket that invoked, joined to the invocation by its co
 account's inbox is told of all requests, those made elsewhere and those it missed.
 """
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bindings.websocket.client import Client
 from bindings.websocket.messages import Incoming
+from things.bounded import Recent
 from things.delivery import DeliveryStatus
 from things.documents import action_progress, status_document, status_of, wot_state
 from things.errors import SkepError, TimedOut, UnknownRequest
 from things.messages import JSONValue, Operation
 from things.problems import failure
+from things.service_ids import REQUESTS
 from things.times import parse_time, rfc3339
-
-if TYPE_CHECKING:
-    from bindings.websocket.connection import Connection
 
 Operate = Callable[[Incoming], Awaitable[None]]
 """Carries out one request and answers it; raises SkepError."""
 
-REQUESTS = "dtw:skep:requests"
 _LISTED = 1_000
 """How many invocations an answer to queryallactions holds, the newest."""
 
@@ -51,9 +49,9 @@ class _Inbox:
 class Invoking:
     """One client as the caller of actions and methods."""
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self._invoked: OrderedDict[str, _Invocation] = OrderedDict()
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._invoked = Recent[str, _Invocation](client.limits.max_followed)
         self._reports = False
         self._inbox: _Inbox | None = None
         self.operations: Mapping[str, Operate] = {
@@ -69,17 +67,17 @@ class Invoking:
     async def _invoke(self, message: Incoming) -> None:
         """The status at once; with `wait` (seconds) the output, if it is there within the wait. Further statuses come
         as notifications of the same correlationID."""
-        connection = self._connection
-        wait_s = self._connection.wait_of(message, 0.0)
+        client = self._client
+        wait_s = self._client.wait_of(message, 0.0)
         reference = message.reference
-        invocation = _Invocation(message, connection.sink.clock())
+        invocation = _Invocation(message, client.sink.clock())
         self._follow(reference, invocation)
         try:
-            status = await connection.sink.handle(
-                connection.message(
+            status = await client.sink.handle(
+                client.message(
                     Operation.INVOKE_ACTION,
                     message.thing_id,
-                    message.text("name"),
+                    message.name,
                     message.members.get("input"),
                     has_data="input" in message.members,
                     expires_in_s=message.seconds("expiresIn"),
@@ -88,7 +86,7 @@ class Invoking:
                 )
             )
             if wait_s:
-                status = await self._connection.final(status, wait_s)
+                status = await self._client.final(status, wait_s)
         except SkepError:
             self._invoked.pop(reference, None)
             raise
@@ -96,11 +94,11 @@ class Invoking:
         if status.is_final and (wait_s or not status.seq):
             self._invoked.pop(reference, None)
             if error is not None:
-                connection.answer(message, error={**error, "requestID": status.request_id})
+                client.answer(message, error={**error, "requestID": status.request_id})
             else:
-                connection.answer(message, output=status.output)
+                client.answer(message, output=status.output)
             return
-        connection.answer(message, status=action_status(status, invocation.requested))
+        client.answer(message, status=action_status(status, invocation.requested))
         invocation.answered, invocation.told = True, status.seq
         for held in invocation.held:
             self._tell_caller(held)
@@ -110,10 +108,8 @@ class Invoking:
     def _follow(self, reference: str, invocation: _Invocation) -> None:
         if not self._reports:
             self._reports = True
-            self._connection.sink.sessions.take_reports(self._connection)
+            self._client.sink.sessions.take_reports(self._client)
         self._invoked[reference] = invocation
-        if len(self._invoked) > self._connection.limits.max_followed:
-            self._invoked.popitem(last=False)
 
     # ------------------------------------------------------------ statuses
 
@@ -121,15 +117,15 @@ class Invoking:
         """All statuses of the account's own requests from now on, or those after a seq, also of requests made
         elsewhere: first what was missed, in order, then what comes."""
         after = message.counter("after")
-        sessions = self._connection.sink.sessions
-        self._connection.answer(message)
+        sessions = self._client.sink.sessions
+        self._client.answer(message)
         self._inbox = _Inbox(message, 0 if after is None else after)
         self._reports = True
-        sessions.take_reports(self._connection, after)
+        sessions.take_reports(self._client, after)
 
     async def _unsubscribe_inbox(self, message: Incoming) -> None:
         self._inbox = None
-        self._connection.answer(message)
+        self._client.answer(message)
 
     def report(self, status: DeliveryStatus) -> bool:
         """Tell a status to whom it concerns here; False if the client does not keep up, and is to be told again."""
@@ -139,7 +135,7 @@ class Invoking:
         inbox = self._inbox
         if inbox is None or status.seq <= inbox.told:
             return True  # not asked for, without a row, or told before
-        if not self._connection.notify(inbox.request, status=status_document(status)):
+        if not self._client.notify(inbox.request, status=status_document(status)):
             return False
         inbox.told = status.seq
         return True
@@ -155,7 +151,7 @@ class Invoking:
             return True
         if status.seq <= invocation.told:
             return True
-        if not self._connection.notify(invocation.request, status=action_status(status, invocation.requested)):
+        if not self._client.notify(invocation.request, status=action_status(status, invocation.requested)):
             return False
         invocation.told = status.seq
         if status.is_final:
@@ -164,51 +160,51 @@ class Invoking:
 
     async def _query(self, message: Incoming) -> None:
         row = await self._row(message)
-        self._connection.answer(message, name=row["name"], status=_row_status(row))
+        self._client.answer(message, name=row["name"], status=_row_status(row))
 
     async def _query_all(self, message: Incoming) -> None:
-        td = await self._connection.td(message.thing_id)
+        td = await self._client.td(message.thing_id)
         found: dict[str, list[JSONValue]] = {name: [] for name in td.get("actions", {})}
-        page = await self._connection.call(
+        page = await self._client.call(
             REQUESTS, "listRequests", thing=message.thing_id, operation="invoke_action", limit=_LISTED
         )
         for row in page["items"]:
             found.setdefault(row["name"], []).append(_row_status(row))
         statuses: dict[str, JSONValue] = {**found}
-        self._connection.answer(message, statuses=statuses)
+        self._client.answer(message, statuses=statuses)
 
     async def _cancel(self, message: Incoming) -> None:
         row = await self._row(message)
-        connection = self._connection
-        await connection.sink.handle(connection.message(Operation.CANCEL, "", row["requestID"], has_data=False))
-        connection.answer(message, actionID=row["requestID"])
+        client = self._client
+        await client.sink.handle(client.message(Operation.CANCEL, "", row["requestID"], has_data=False))
+        client.answer(message, actionID=row["requestID"])
 
     async def _call(self, message: Incoming) -> None:
         """Call a method and wait for its output: never queued, so an absent agent is an error at once."""
-        connection = self._connection
-        status = await connection.sink.handle(
-            connection.message(
+        client = self._client
+        status = await client.sink.handle(
+            client.message(
                 Operation.CALL_RPC,
                 message.thing_id,
-                message.text("name"),
+                message.name,
                 message.members.get("input"),
                 has_data="input" in message.members,
                 correlation=message.reference,
                 of=message,
             )
         )
-        final = await self._connection.final(status, self._connection.wait_of(message, connection.limits.max_wait_s))
+        final = await self._client.final(status, self._client.wait_of(message, client.limits.max_wait_s))
         error = failure(final)
         if error is not None:
-            connection.answer(message, error=error)
+            client.answer(message, error=error)
         elif not final.is_final:
             raise TimedOut
         else:
-            connection.answer(message, output=final.output)
+            client.answer(message, output=final.output)
 
     async def _row(self, message: Incoming) -> dict[str, Any]:
         action_id = message.text("actionID")
-        row: dict[str, Any] = await self._connection.call(REQUESTS, "readRequest", requestID=action_id)
+        row: dict[str, Any] = await self._client.call(REQUESTS, "readRequest", requestID=action_id)
         if row["thingID"] != message.thing_id:
             raise UnknownRequest(action_id)
         return row

@@ -9,13 +9,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from bindings.wire.envelopes import decode_whole
 from things.errors import Invalid
-from things.jsontext import decode, encode
+from things.jsontext import MAX_DEPTH, decode_unique, encode
 from things.messages import JSONValue
+from things.names import checked_name
+from things.records import MAX_COUNTER
 from things.times import rfc3339
 
 SUBPROTOCOL = "webthingprotocol"
 MAX_ID_CHARS = 128
+_LEVELS = 1
+"""Around a value: the message."""
 
 
 class MessageType(StrEnum):
@@ -51,6 +56,14 @@ class Incoming:
             raise Invalid(f"{self.operation} needs the member {name!r}, a text")
         return found
 
+    @property
+    def name(self) -> str:
+        """The affordance it is about; raises BadAddress for what cannot name one."""
+        found = self.members.get("name")
+        if not isinstance(found, str):
+            raise Invalid(f"{self.operation} needs the member 'name', a text")
+        return checked_name(found)
+
     def value(self, name: str) -> JSONValue:
         """A member that must be there, whatever it holds: null is a value."""
         if name not in self.members:
@@ -82,7 +95,7 @@ class Incoming:
         found = self.members.get(name)
         if found is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 63:
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_COUNTER:
             raise Invalid(f"{name!r} is a whole number that is not negative")
         return found
 
@@ -98,9 +111,12 @@ class Incoming:
 
 def read(text: str | bytes, *, max_bytes: int) -> Incoming:
     """One message; raises Invalid (with its subclasses), TooLarge."""
-    found = decode(text, max_bytes=max_bytes)
+    found = decode_whole(text, _LEVELS, max_bytes=max_bytes)
     if not isinstance(found, dict):
         raise Invalid("a message is a JSON object")
+    if "td" in found:
+        # Of a description no member may stand twice, and what is decoded does not tell.
+        decode_unique(text, max_bytes=max_bytes, max_depth=MAX_DEPTH + _LEVELS)
     type_ = found.get("messageType")
     if type_ not in tuple(MessageType):
         raise Invalid("messageType is request, response or notification")

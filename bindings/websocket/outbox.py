@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from things.callbacks import ignore
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -19,12 +21,25 @@ class _Waiting:
     is_owed: bool
     series: Hashable | None = None
     """Of a property's value: what a newer one replaces."""
+    kind: str = ""
+    """Of a notification: what it is about."""
+    permitted: Callable[[], bool] | None = None
+    """Of a notification: whether its client may still see it."""
 
 
 class Outbox:
     """The queue between whoever has something to say to a client and the one task that writes."""
 
-    def __init__(self, *, max_owed: int, max_notifications: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_owed: int,
+        max_notifications: int,
+        max_bytes: int,
+        given_up: Callable[[str], object] = ignore,
+    ) -> None:
+        """`given_up` is called with the kind of each notification that is dropped, unless a newer value of its property
+        waits."""
         self._max_owed = max_owed
         self._max_notifications = max_notifications
         self._max_bytes = max_bytes
@@ -33,6 +48,7 @@ class Outbox:
         self._noted = 0
         self._bytes = 0
         self._wake = asyncio.Event()
+        self._given_up = given_up
         self.dropped = 0
         self.is_closed = False
 
@@ -50,11 +66,19 @@ class Outbox:
         self._wake.set()
         return True
 
-    def note(self, text: bytes, series: Hashable | None = None) -> None:
-        """Queue a notification; `series` names the property whose value it is, None for events."""
+    def note(
+        self,
+        text: bytes,
+        series: Hashable | None = None,
+        *,
+        kind: str = "",
+        permitted: Callable[[], bool] | None = None,
+    ) -> None:
+        """Queue a notification of some kind; `series` names the property whose value it is, None for events;
+        `permitted` is asked when its turn comes."""
         if self.is_closed:
             return
-        self._waiting.append(_Waiting(text, None, False, series))
+        self._waiting.append(_Waiting(text, None, False, series, kind, permitted))
         self._noted += 1
         self._bytes += len(text)
         if self._noted > self._max_notifications or self._bytes > self._max_bytes:
@@ -63,18 +87,20 @@ class Outbox:
 
     async def next(self) -> tuple[bytes, Callable[[], None] | None] | None:
         """The next message and what to run once it is written; None when the outbox is closed."""
-        while not self._waiting:
-            if self.is_closed:
-                return None
-            self._wake.clear()
-            await self._wake.wait()
-        item = self._waiting.popleft()
-        if item.is_owed:
-            self._owed -= 1
-        else:
-            self._noted -= 1
-            self._bytes -= len(item.text)
-        return item.text, item.written
+        while True:
+            while not self._waiting:
+                if self.is_closed:
+                    return None
+                self._wake.clear()
+                await self._wake.wait()
+            item = self._waiting.popleft()
+            if item.is_owed:
+                self._owed -= 1
+            else:
+                self._noted -= 1
+                self._bytes -= len(item.text)
+            if item.permitted is None or item.permitted():
+                return item.text, item.written
 
     def close(self) -> None:
         """Nothing more will be written."""
@@ -90,8 +116,11 @@ class Outbox:
         for item in reversed(self._waiting):
             if not item.is_owed:
                 fits = noted < self._max_notifications // 2 and size + len(item.text) <= self._max_bytes // 2
-                if not fits or item.series in seen:
+                is_superseded = item.series is not None and item.series in seen
+                if not fits or is_superseded:
                     self.dropped += 1
+                    if not is_superseded:
+                        self._given_up(item.kind)
                     continue
                 if item.series is not None:
                     seen.add(item.series)

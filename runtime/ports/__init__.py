@@ -1,13 +1,23 @@
-"""The contracts between the runtime and the rooms around it; satisfied by shape, read first.
+"""The contracts between the runtime and the folders around it; satisfied by shape, read first.
 
 `handling`: what a message passes through. `clients`: what a protocol binding is given (Sink, Sessions) and gives
 (Session, ProtocolBinding). `rights` and `stores`: what the runtime is given to decide with and to keep things in.
 Everything without `async` runs in the event loop and does not block. Times are µs UTC.
 """
 
-from runtime.ports.clients import BatchResult, Pattern, ProtocolBinding, Publication, Request, Session, Sessions, Sink
-from runtime.ports.handling import Check, Clock, Handler, Middleware, Service
-from runtime.ports.rights import Authenticator, Authorizer
+from runtime.ports.clients import (
+    BatchResult,
+    Pattern,
+    ProtocolBinding,
+    Publication,
+    Rejection,
+    Request,
+    Session,
+    Sessions,
+    Sink,
+)
+from runtime.ports.handling import Check, Clock, Handler, Service, Test
+from runtime.ports.rights import Audit, Authenticator, Authorizer
 from runtime.ports.stores import Directory, History, Ledger, ValueStore
 from things.records import (
     Appended,
@@ -25,6 +35,7 @@ from things.records import (
 # The stores' records live in `things`, which the twin may import; they are part of these contracts all the same.
 __all__ = [
     "Appended",
+    "Audit",
     "Authenticator",
     "Authorizer",
     "BatchResult",
@@ -39,17 +50,18 @@ __all__ = [
     "Ledger",
     "LedgerQuery",
     "LedgerRow",
-    "Middleware",
     "Pattern",
     "ProtocolBinding",
     "Publication",
     "Reading",
+    "Rejection",
     "Request",
     "Row",
     "Service",
     "Session",
     "Sessions",
     "Sink",
+    "Test",
     "Transition",
     "Value",
     "ValueStore",

@@ -1,17 +1,21 @@
 """What protocol bindings are given (Sink, Sessions) and give (Session, ProtocolBinding), and what flows to clients."""
 
+from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from anyio.abc import TaskStatus
 
 from runtime.ports.rights import Authenticator
 from things.addresses import Kind, TwinID
+from things.decisions import Context
 from things.delivery import DeliveryStatus
+from things.errors import SkepError
 from things.frozen import record
 from things.identity import Principal
 from things.messages import JSONValue, Message, Operation, Origin
+from things.places import Place, Urls
 from things.td import ThingDescription
 
 
@@ -79,6 +83,10 @@ class Session(Protocol):
     def binding(self) -> str: ...
     @property
     def source(self) -> str | None: ...
+    @property
+    def place(self) -> Place | None:
+        """Where the client sees this runtime; None if nobody can say."""
+        ...
 
     def publish(self, publication: Publication, tags: Sequence[object]) -> None:
         """Queue one publication; `tags` are those of all its matching subscriptions of this session."""
@@ -102,7 +110,13 @@ class Sessions(Protocol):
     """The runtime's register of live sessions and what they want; given to bindings through the sink."""
 
     def opened(self, session: Session) -> None:
-        """A client is connected. Raises QueueFull when the account has too many sessions."""
+        """A client is connected, or one that was away is again. Raises QueueFull when the account has too many
+        sessions."""
+        ...
+
+    def away(self, session: Session) -> None:
+        """Its client lost its connection and may come back: the session goes on taking what it asked for, and does not
+        count among its account's sessions. How many wait so is for its binding to bound."""
         ...
 
     def closed(self, session: Session) -> None:
@@ -123,8 +137,31 @@ class Sessions(Protocol):
         """End one subscription; False if there was none."""
         ...
 
-    def latest(self, principal: Principal, pattern: Pattern) -> Iterable[Publication]:
-        """The latest property values and TDs that match and may be seen; lazily, in order of thing id."""
+    @property
+    def rights(self) -> int | None:
+        """A number that changes whenever rights do; None while decisions hang on the moment and must be made anew."""
+        ...
+
+    def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
+        """Whether a publication of this series may be given to `principal` now; for what had to wait since it was
+        published."""
+        ...
+
+    def could_see(self, principal: Principal, pattern: Pattern) -> bool:
+        """Whether anything that matches could be given to `principal` now; what `subscribe` asks."""
+        ...
+
+    def may_listen(self, principal: Principal, address: str, context: Context | None) -> bool:
+        """Whether what is sent to an address of the messaging node may be given to `principal` now. Without a context
+        conditions are answered cautiously; there is no need of one while `rights` is a number."""
+        ...
+
+    def latest(
+        self, principal: Principal, pattern: Pattern, place: Place | None = None
+    ) -> Iterable[Publication | None]:
+        """The latest property values and TDs that match and may be seen; lazily, in order of thing id, each as it is
+        when it is asked for. None stands for a Thing that was looked at: others may run there. TDs name the addresses
+        that follow from `place`."""
         ...
 
     def take_requests(self, session: Session, thing_id: str | None = None) -> None:
@@ -151,6 +188,11 @@ class Sessions(Protocol):
         """The session has room again after it refused a request or report."""
         ...
 
+    def dropped(self, session: Session, kind: str, reason: str) -> None:
+        """A delivery to the session was given up: an event or another kind, and why (`queue-full`, `too-large` …).
+        Counted, and logged now and then."""
+        ...
+
 
 class Sink(Protocol):
     """All that a protocol binding is given: one way in, one way to wait, and the register of sessions."""
@@ -161,19 +203,19 @@ class Sink(Protocol):
     def authenticator(self) -> "Authenticator": ...
 
     async def handle(self, message: Message) -> DeliveryStatus:
-        """Pass one message through middleware to its handler. Order per (sender, Thing) is the order of the calls.
+        """Pass one message through the checks to its handler. Order per (sender, Thing) is the order of the calls.
         Raises SkepError for refusals."""
         ...
 
-    def judge(self, message: Message) -> None:
-        """Pass a message through middleware and no further: for what a binding itself sends, such as a response.
+    def check(self, message: Message) -> None:
+        """Pass a message through the checks and no further: for what a binding itself sends, such as a response.
         Raises SkepError for refusals."""
         ...
 
-    def store(self, message: Message, then: Callable[[BaseException | None], None]) -> bool:
-        """`handle` for one event or property value, without a task: judged at once. Raises SkepError for refusals.
-        True: `then` runs in the loop, once, when it is committed (None) or with why it could not be; False: there is
-        nothing to wait for."""
+    def store(self, message: Message) -> "Future[Any] | None":
+        """`handle` for one event or property value, without a task: checked at once. Raises SkepError for refusals.
+        The future ends when it is committed, or with why it could not be; whoever may be cancelled shields it, since
+        others wait for it too. None: there is no commit to wait for."""
         ...
 
     async def final(self, request_id: str, wait_s: float) -> DeliveryStatus | None:
@@ -199,6 +241,14 @@ class Sink(Protocol):
         return its output; raises SkepError."""
         ...
 
+    def charge(self, principal: Principal, messages: float) -> None:
+        """Take what is no message of its own, such as a refused publish, from an account's budget."""
+        ...
+
+    def owed_s(self, principal: Principal) -> float:
+        """Seconds for which nothing more of an account is to be read; 0 unless it went over its budget."""
+        ...
+
     def clock(self) -> int:
         """Now, µs UTC."""
         ...
@@ -208,13 +258,21 @@ class Sink(Protocol):
         ...
 
 
+class Rejection(NamedTuple):
+    """One message of a batch that was refused: its position from 0, the sender's own id of it, and why."""
+
+    position: int
+    message_id: str | None
+    error: SkepError
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """How a batch ended; `rejected` are (index, message id or None, error code)."""
+    """How a batch ended."""
 
     stored: int
     duplicates: int
-    rejected: Sequence[tuple[int, str | None, str]] = ()
+    rejected: Sequence[Rejection] = ()
 
 
 class ProtocolBinding(Protocol):
@@ -228,6 +286,9 @@ class ProtocolBinding(Protocol):
         is being committed, tell the sessions, close."""
         ...
 
-    def forms(self, td: ThingDescription, twin: TwinID) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
-        """Forms for a twin TD by ("property"|"action"|"event", name), and ("thing", "") for the Thing as a whole."""
+    def forms(
+        self, td: ThingDescription, twin: TwinID, urls: Urls
+    ) -> Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]:
+        """Forms at these addresses for a twin TD by ("property"|"action"|"event", name), and ("thing", "") for the
+        Thing as a whole."""
         ...

@@ -1,6 +1,6 @@
 """What a message passes through, and the built-in services at its end."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from things.addresses import Address
@@ -12,20 +12,20 @@ Handler = Callable[[Message], Awaitable[DeliveryStatus]]
 """Returns the *first* status, once the message is committed, handed over or refused; never waits for a device.
 Refusals are raised as SkepError; what was refused changed nothing."""
 
-Check = Callable[[Message], None]
+Test = Callable[[Message], None]
 """Raises what a message is refused with."""
 
 
-class Middleware(Protocol):
-    """One layer of the onion."""
+class Check(Protocol):
+    """One of the checks that every message passes before it is handled."""
 
-    def __call__(self, message: Message, next_: Handler) -> Awaitable[DeliveryStatus]:
-        """May refuse (raise), pass on, look at the answer."""
+    def __call__(self, message: Message) -> None:
+        """Return to let the message pass; raise SkepError to refuse it."""
         ...
 
-    def rest(self, message: Message, next_: Check) -> Check | None:
-        """What is left to do here, and then `next_`, for messages like one that was let through: of the same sender,
-        operation, Thing and name, while neither rights nor the Thing's TD change. None: each is to be seen whole."""
+    def remaining(self, message: Message) -> Sequence[Test] | None:
+        """What is left to test for messages like `message`, which has passed: of the same sender, operation, Thing
+        and name, while neither rights nor the Thing's TD change. None: each of them needs the whole check."""
         ...
 
 

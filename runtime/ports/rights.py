@@ -4,8 +4,9 @@ from typing import Protocol
 
 from things.addresses import Address, Kind
 from things.decisions import Context, Decision
-from things.identity import Principal
-from things.messages import Operation
+from things.identity import Principal, ShownCertificate
+from things.messages import Message, Operation
+from things.records import LedgerRow
 
 
 class Authenticator(Protocol):
@@ -19,13 +20,14 @@ class Authenticator(Protocol):
         """By access or long-lived token; cached. Raises TokenInvalid, TokenExpired."""
         ...
 
-    async def by_certificate(self, common_name: str) -> Principal:
-        """By the common name of a TLS client certificate that the local CA signed."""
+    async def by_certificate(self, certificate: ShownCertificate) -> Principal:
+        """By a TLS client certificate that the local CA signed and that is in time."""
         ...
 
-    def standing(self, principal: Principal) -> Principal | None:
+    def standing(self, principal: Principal, *, after_logout: bool = False) -> Principal | None:
         """Who came with this principal as its account stands now, however long ago that was; None if its account,
-        login or token is gone. For what outlives a connection, a restart included."""
+        login or token is gone. For what outlives a connection, a restart included. With `after_logout` the login may
+        have ended, if the password it began with is still good."""
         ...
 
 
@@ -60,4 +62,20 @@ class Authorizer(Protocol):
         name: str | None,
     ) -> bool:
         """Whether any decision could allow it on a twin; None stands for any agent, Thing or name."""
+        ...
+
+
+class Audit(Protocol):
+    """What is kept of who did what, for administrators; recording never fails its caller."""
+
+    def requested(self, row: LedgerRow, message: Message) -> None:
+        """An action or a property write was accepted."""
+        ...
+
+    def called(self, message: Message) -> None:
+        """An agent has taken a call."""
+        ...
+
+    def confirmed(self, message: Message, rule: str) -> None:
+        """A message passed because its sender confirmed what `rule` asked."""
         ...

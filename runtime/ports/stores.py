@@ -46,7 +46,8 @@ class ValueStore(Protocol):
     def of_thing(self, thing_id: str) -> Mapping[tuple[Kind, str], Value]: ...
 
     def put(self, thing_id: str, kind: Kind, name: str, value: Value) -> bool:
-        """Take a value; False if a later one (by created, then row id) is already there."""
+        """Take a value; False if a later one is already there: one with a higher row, or (`things.lateness`) one whose
+        source stated a later time."""
         ...
 
     def drop(self, thing_id: str) -> None: ...
@@ -58,11 +59,6 @@ class History(Protocol):
     def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
         """Queue rows; the future ends when all are committed and synced, in order. Raises (in the future) StorageFull,
         StorageFailed."""
-        ...
-
-    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
-        """`append` one row; `then` is called once, in the loop and never before this returns, when it is committed, or
-        with why it is not."""
         ...
 
     def place(self, reading: Reading) -> int | None:
@@ -111,6 +107,11 @@ class Ledger(Protocol):
         (in the future) UnknownRequest, IllegalStatus."""
         ...
 
+    def count_hand_over(self, request_ids: Sequence[str], *, by: int = 1) -> "Future[Collection[str]]":
+        """Count a hand-over of each of these requests that still waits, before it takes place, so that it is known
+        whatever happens then; or (-1) take back one that did not. The requests that were counted."""
+        ...
+
     async def get(self, request_id: str) -> LedgerRow | None: ...
 
     async def by_reference(self, caller: str, caller_ref: str) -> LedgerRow | None: ...
@@ -127,17 +128,13 @@ class Ledger(Protocol):
         first."""
         ...
 
-    async def agents_waiting(self) -> Sequence[str]:
-        """Agents with pending rows."""
-        ...
-
     async def waiting_counts(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """How many rows are pending, by agent and by caller; for the bounds, at start."""
         ...
 
     async def due(self, now: int, *, limit: int) -> Sequence[LedgerRow]:
-        """Rows whose clock has run out, earliest first: `expires` while never delivered, `deadline` afterwards (also
-        of rows that went back to pending). They are not changed."""
+        """Rows whose clock has run out, earliest first: `expires` until the first delivery, `deadline` afterwards
+        (also of rows that went back to pending). They are not changed."""
         ...
 
     async def next_due(self) -> int | None:
@@ -155,8 +152,9 @@ class Ledger(Protocol):
         """Forget up to `limit` rows that ended before this time, with their transitions; how many went."""
         ...
 
-    async def inbox(self, caller: str, *, after: int, limit: int) -> Sequence[DeliveryStatus]:
-        """Statuses of a caller's requests with seq above `after`, in order of seq."""
+    async def inbox(self, caller: str, *, after: int, limit: int, since: int = 0) -> Sequence[DeliveryStatus]:
+        """Statuses of a caller's requests with seq above `after`, in order of seq; none of requests made before
+        `since`, which are those of an earlier account of the name."""
         ...
 
     async def query(self, query: LedgerQuery) -> Sequence[LedgerRow]: ...

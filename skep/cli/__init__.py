@@ -3,13 +3,14 @@
 Every failure is one line, `code: detail`, on the error stream; exit codes are in `skep.cli.failures`.
 """
 
-import difflib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+
+from things.suggestions import did_you_mean
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("skep.cli.run:run", "Run the runtime in a data folder."),
@@ -19,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "invoke": ("skep.cli.invoke:invoke", "Ask a Thing to act."),
     "requests": ("skep.cli.requests:requests", "Requests and how they went."),
     "history": ("skep.cli.history:history", "What Things said before; sealing it for Spark."),
+    "lake": ("skep.cli.lake:lake", "The sealed history: how it stands, merging, checks."),
     "asof": ("skep.cli.asof:asof", "The value of everything at a moment of the past."),
     "plot": ("skep.cli.plot:plot", "Draw the history of a property to a picture."),
     "spark": ("skep.cli.spark:spark", "Jobs over the sealed history."),
@@ -26,6 +28,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": ("skep.cli.simulate:simulate", "Run simulated devices as an agent."),
     "authz": ("skep.cli.authz:authz", "Why somebody may or may not."),
     "node": ("skep.cli.node:node", "The messaging node: what it routes."),
+    "stores": ("skep.cli.stores:stores", "The stores of a data folder: what they hold, what is gone."),
+    "backup": ("skep.cli.backup:backup", "Back a data folder up; check and list backups."),
+    "restore": ("skep.cli.backup:restore", "Make a data folder of a backup."),
     "audit": ("skep.cli.audit:audit", "The log of security acts."),
     "doctor": ("skep.cli.doctor:doctor", "Look for what commonly goes wrong."),
     "demo": ("skep.cli.demo:demo", "The whole journey on this machine, with simulated devices."),
@@ -54,9 +59,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"no command {name!r}{hint}", ctx)
+            raise click.UsageError(f"no command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,14 +1,15 @@
 """How a command reaches a runtime: over HTTPS with a token, or through the control socket of a data folder.
 
 Where nothing runs in that folder, the command opens it itself for as long as it takes: the same runtime, without
-listeners, so that there is one way to do everything.
+listeners, so that there is one way to do everything. A runtime that is just coming up is waited for, and so is one for
+a folder that is not there yet: lines that are pasted together begin at once.
 """
 
 import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
@@ -17,14 +18,19 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from skep.cli.patience import AGAIN_S, Patience
 from skep.consumer import Consumer
-from things.errors import Unavailable
+from things.errors import Locked, Unavailable
 
 T = TypeVar("T")
 
 SOCKET = "control.sock"
 STARTING_S = 10.0
-"""How long a command waits for a runtime that is just starting."""
+"""How long a command waits for a runtime of which there is no sign yet."""
+BEGUN_S = 60.0
+"""The same once it has begun: on a slow machine a start takes a while."""
+_SILENT_S = 0.5
+"""Of waiting, before it is said."""
 
 
 def default_home() -> Path:
@@ -43,44 +49,70 @@ class Access:
     json: bool
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Consumer]:
-        """A consumer that is let in: as the token's account, or as local admin. Raises Unavailable, Locked."""
+    async def opened(self, *, live: bool = False) -> AsyncIterator[Consumer]:
+        """A consumer that is let in: as the token's account, or as local admin. `live`: only a runtime with listeners
+        will do, since an agent is to be heard. Raises Unavailable, Locked."""
         if self.url is not None:
             async with Consumer(self.url, token=self.token, ca=self.ca) as consumer:
                 yield consumer
             return
-        async with self._held(), Consumer(socket=self.home / SOCKET) as consumer:
+        async with self._held(live=live), Consumer(socket=self.home / SOCKET) as consumer:
             yield consumer
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[None]:
-        from runtime.home import is_held
+    async def _held(self, *, live: bool) -> AsyncIterator[None]:
+        from gateway.home import held_by, is_begun
 
-        if not self.home.is_dir():
-            raise Unavailable(f"there is no data folder {self.home}; start one with: skep run --home {self.home}")
-        if is_held(self.home):
+        if live or not self.home.is_dir():
             await serving(self.home)
             yield
             return
-        from runtime.app import opened
+        patience = Patience()
+        async with AsyncExitStack() as stack:
+            while not is_begun(self.home):
+                holder = held_by(self.home)
+                if holder is None:
+                    from gateway.app import opened  # all of a runtime: not needed where one runs
 
-        async with opened(self.home):
+                    try:
+                        await stack.enter_async_context(opened(self.home))
+                        break
+                    except Locked as locked:  # it was faster
+                        holder = locked
+                if not holder.by_command:
+                    await serving(self.home)
+                    break
+                if not patience.bears(holder):
+                    raise holder
+                await asyncio.sleep(AGAIN_S)
+            else:
+                await serving(self.home)
             yield
 
 
-async def serving(home: Path, patience_s: float = STARTING_S) -> None:
+async def serving(home: Path) -> None:
     """Returns once the runtime of this folder answers on its control socket; raises Unavailable."""
-    until = time.monotonic() + patience_s
+    from gateway.home import is_begun
+
+    began, is_said = time.monotonic(), False
     while True:
         try:
             _, writer = await asyncio.open_unix_connection(home / SOCKET)
         except OSError as error:
-            if time.monotonic() >= until:
-                raise Unavailable(f"no runtime serves {home}; start one with: skep run --home {home}") from error
+            waited_s = time.monotonic() - began
+            if waited_s >= STARTING_S and (waited_s >= BEGUN_S or not is_begun(home)):
+                raise Unavailable(f"{_lacking(home)} {home}; start one with: skep run --home {home}") from error
+            if waited_s >= _SILENT_S and not is_said:
+                click.echo(f"waiting for a runtime in {home} …", err=True)
+                is_said = True
             await asyncio.sleep(0.1)
         else:
             writer.close()
             return
+
+
+def _lacking(home: Path) -> str:
+    return "no runtime serves" if home.is_dir() else "there is no data folder"
 
 
 def chosen_url(home: Path | None, url: str | None) -> str | None:
@@ -119,11 +151,11 @@ def access_options(command: Callable[..., T]) -> Callable[..., T]:
     return wrapped
 
 
-def with_consumer(access: Access, work: Callable[[Consumer], Awaitable[T]]) -> T:
-    """Run `work` with an opened consumer, to its end."""
+def with_consumer(access: Access, work: Callable[[Consumer], Awaitable[T]], *, live: bool = False) -> T:
+    """Run `work` with an opened consumer, to its end; see `Access.opened`."""
 
     async def whole() -> T:
-        async with access.opened() as consumer:
+        async with access.opened(live=live) as consumer:
             return await work(consumer)
 
     return run_async(whole())

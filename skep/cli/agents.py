@@ -13,8 +13,9 @@ from pydantic_core import to_json
 
 from skep.agent import Agent
 from skep.cli.access import SOCKET, default_home, serving
-from skep.consumer import DIRECTORY, Consumer
+from skep.consumer import Consumer
 from things.errors import NotFound, Unavailable
+from things.service_ids import ACCOUNTS, DIRECTORY
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ async def _token_of(admin: Consumer, home: Path, name: str, kind: str) -> str:
     path = home / "agents" / f"{name}.token"
     with suppress(FileNotFoundError):
         return path.read_text("utf-8").strip()
-    made = await admin.call("dtw:authn:admin", "addClient", {"clientID": name, "type": kind})
+    made = await admin.call(ACCOUNTS, "addClient", {"clientID": name, "type": kind})
     if not isinstance(made, dict) or not isinstance(made.get("token"), str):
         raise NotFound(f"no token for {name!r}")
     path.parent.mkdir(mode=0o700, exist_ok=True)

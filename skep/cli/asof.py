@@ -9,13 +9,13 @@ import click
 from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.moments import moment
 from skep.cli.output import items_of, print_json, print_table, short_time
-from skep.consumer import Consumer, is_service
+from skep.consumer import Consumer
 from skep.patterns import Pattern
 from things.errors import NotFound
 from things.messages import JSONValue
+from things.service_ids import HISTORY, is_service
 from things.times import rfc3339
 
-READINGS = "dtw:history:readings"
 AT_ONCE = 8
 PAGE = 500
 
@@ -73,7 +73,7 @@ async def _things(consumer: Consumer, then: int, wanted: Pattern) -> list[str]:
 
 async def _pages(consumer: Consumer, method: str, asked: _Row) -> AsyncGenerator[list[_Row], None]:
     while True:
-        page = await consumer.call(READINGS, method, asked)
+        page = await consumer.call(HISTORY, method, asked)
         yield [dict(item) for item in items_of(page)]
         cursor = page.get("cursor") if isinstance(page, dict) else None
         if not isinstance(cursor, str):
@@ -83,7 +83,7 @@ async def _pages(consumer: Consumer, method: str, asked: _Row) -> AsyncGenerator
 
 async def _values(consumer: Consumer, thing_id: str, then: int) -> list[_Row]:
     try:
-        found = await consumer.call(READINGS, "readAsOf", {"thingID": thing_id, "time": rfc3339(then)})
+        found = await consumer.call(HISTORY, "readAsOf", {"thingID": thing_id, "time": rfc3339(then)})
     except NotFound:
         return []
     properties = found.get("properties") if isinstance(found, dict) else None

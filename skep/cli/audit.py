@@ -7,6 +7,7 @@ from skep.cli.failures import Unsuccessful
 from skep.cli.output import print_json
 from skep.consumer import Consumer
 from things.messages import JSONValue
+from things.service_ids import ACCOUNTS
 
 
 @click.group()
@@ -20,7 +21,7 @@ def verify(access: Access) -> None:
     """Check that no line of the audit log was changed or taken out. Exit code 1: one was."""
 
     async def work(consumer: Consumer) -> JSONValue:
-        return await consumer.call("dtw:authn:admin", "verifyAudit")
+        return await consumer.call(ACCOUNTS, "verifyAudit")
 
     found = with_consumer(access, work)
     intact = isinstance(found, dict) and found.get("intact") is True

@@ -8,8 +8,8 @@ from skep.cli.output import print_json, print_table
 from skep.consumer import Consumer
 from things.decisions import CONFIRM
 from things.messages import JSONValue, Operation
+from things.service_ids import RIGHTS
 
-EXPLAIN = "dtw:authz:admin"
 SPOKEN = ("invoke", "write", "call", "publish", *(operation.value for operation in Operation))
 """The words people say first; the runtime knows them too."""
 
@@ -35,7 +35,7 @@ def explain(access: Access, account: str, operation: str, thing: str, name: str 
         given["name"] = name
 
     async def work(consumer: Consumer) -> JSONValue:
-        return await consumer.call(EXPLAIN, "explain", given)
+        return await consumer.call(RIGHTS, "explain", given)
 
     found = with_consumer(access, work)
     allowed = isinstance(found, dict) and found.get("allowed") is True

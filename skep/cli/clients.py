@@ -9,8 +9,7 @@ from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.output import items_of, print_json, print_table, short_time
 from skep.consumer import Consumer
 from things.errors import Invalid
-
-ADMIN = "dtw:authn:admin"
+from things.service_ids import ACCOUNTS
 
 _TYPES = ("agent", "consumer", "service")
 
@@ -19,7 +18,7 @@ def call(access: Access, method: str, data: JsonValue = None) -> JsonValue:
     """Call a method of the service and return its output."""
 
     async def work(consumer: Consumer) -> JsonValue:
-        return await consumer.call(ADMIN, method, data)
+        return await consumer.call(ACCOUNTS, method, data)
 
     return with_consumer(access, work)
 

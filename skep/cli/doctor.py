@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import default_home
+from skep.cli.access import SOCKET, default_home
 from skep.cli.failures import Unsuccessful
 from skep.cli.output import cell, console, print_json
 from things.errors import SkepError
@@ -35,7 +35,7 @@ class Finding:
 @click.option("--home", type=click.Path(path_type=Path), help="Data folder. [default: $SKEP_HOME, ~/.skep]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(home: Path | None, as_json: bool) -> None:
-    """Check Python, disk, configuration, ports, certificates, clock and Java. Exit code 1: something is wrong."""
+    """Check Python, disk, configuration, ports, health, certificates, clock, Java. Exit code 1: something is wrong."""
     found = list(_findings((home or default_home()).expanduser()))
     if as_json:
         print_json([asdict(one) for one in found])
@@ -56,7 +56,10 @@ def _findings(home: Path) -> Iterator[Finding]:
         ("disk", _disk),
         ("sync", _sync),
         ("config", _config),
+        ("stores", _stores),
+        ("descriptors", _descriptors),
         ("runtime", _runtime),
+        ("health", _health),
         ("certificate", _certificate),
         ("clock", _clock),
         ("spark", _spark),
@@ -107,15 +110,52 @@ def _sync(home: Path) -> str:
 
 
 def _config(home: Path) -> str:
-    from runtime.config import FILE_NAME, Config
+    from gateway.config import FILE_NAME, Config
 
     Config.load(home)
     return f"{FILE_NAME} is fine" if (home / FILE_NAME).exists() else "defaults; there is no skep.toml"
 
 
+def _descriptors(home: Path) -> str:
+    import resource
+
+    from gateway.config import Config
+    from gateway.descriptors import shared_out
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    found = shared_out(2**31 if hard == resource.RLIM_INFINITY else hard, Config.load(home).mqtt.max_connections)
+    if found.problem is not None:
+        raise SkepError(found.problem)
+    return f"{found.mqtt} MQTT and {found.http} HTTP connections fit this user's limit of open files"
+
+
+def _stores(home: Path) -> str:
+    from gateway.inventory import read_inventory, read_notes
+
+    notes = read_notes(home)
+    if notes:
+        said = "; ".join(f"{one.store}: {one.detail}" for one in notes)
+        raise SkepError(f"{said}. Once that was seen: skep stores clear --home {home}")
+    inventory = read_inventory(home)
+    if inventory is None:
+        return "their inventory is made at the first start"
+    if inventory.refused:
+        raise SkepError("; ".join(f"{name}: {reason}" for name, reason in inventory.refused.items()))
+    missing = [name for name in inventory.stores if "." in name and not _is_there(home, name, inventory.is_on_server)]
+    if missing:
+        raise SkepError(f"missing or empty: {', '.join(missing)}; the next start says what to do")
+    return f"{len(inventory.stores)} as noted"
+
+
+def _is_there(home: Path, name: str, is_on_server: bool) -> bool:
+    if is_on_server and name in ("accounts.db", "twin.db"):
+        return True
+    return (home / name).exists() and (home / name).stat().st_size > 0
+
+
 def _runtime(home: Path) -> str:
-    from runtime.config import Config, parse_listener
-    from runtime.home import is_held
+    from gateway.config import Config, parse_listener
+    from gateway.home import is_held
 
     if home.exists() and is_held(home):
         return "running"
@@ -131,6 +171,25 @@ def _runtime(home: Path) -> str:
             except OSError as error:
                 raise SkepError(f"{text} cannot be listened on: {error.strerror}") from error
     return "not running; its ports are free"
+
+
+def _health(home: Path) -> str:
+    """What the runtime itself says, as at `/readyz`."""
+    from gateway.home import is_held
+
+    if not home.exists() or not is_held(home):
+        return "asked while it runs"
+    import httpx2
+
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(home / SOCKET)), base_url="http://skep") as client:
+        try:
+            body = client.get("/readyz").json()
+        except (httpx2.TransportError, ValueError) as error:
+            raise SkepError(f"the runtime does not answer on its control socket: {error}") from error
+    said = [f"{name}: {text}" for part in ("reasons", "warnings") for name, text in body.get(part, {}).items()]
+    if said:
+        raise SkepError("; ".join(said))
+    return "ready, without warnings"
 
 
 def _certificate(home: Path) -> str:

@@ -16,6 +16,7 @@
 | 130 | interrupted |
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -92,6 +93,8 @@ def told(error: BaseException) -> int:
             # Whoever read the output has seen enough; Python's own flush at exit must not complain again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return told(errors.StorageFull(f"no space left: {error.filename or 'the disk is full'}"))
         case OSError():
             click.echo(f"unavailable: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
             return 6

@@ -11,8 +11,8 @@ from skep.cli.output import items_of, print_json, print_table, short_time
 from skep.consumer import Consumer
 from things.addresses import encode_segment
 from things.messages import JSONValue
+from things.service_ids import LAKE
 
-LAKE = "dtw:history:lake"
 LONG_WORK_S = 600.0
 
 
@@ -42,12 +42,13 @@ def show(
 ) -> None:
     """Show stored values and events of THING, newest first."""
     query: dict[str, str] = {"limit": str(limit), "order": "asc" if oldest_first else "desc"}
-    for key, value in (("kind", kind), ("from", start), ("to", end)):
+    for key, value in (("name", name), ("kind", kind), ("from", start), ("to", end)):
         if value is not None:
             query[key] = value
 
     async def work(consumer: Consumer) -> list[dict[str, JSONValue]]:
-        return await consumer.thing(thing).history(name, **query)
+        page = await consumer.http.json("GET", f"/things/{encode_segment(thing)}/history", query=[*query.items()])
+        return [dict(item) for item in items_of(page)]
 
     found = with_consumer(access, work)
     if access.json:
@@ -64,7 +65,7 @@ def show(
 @access_options
 def seal(access: Access) -> None:
     """Seal everything that is stored so far into the lake, where Spark reads it."""
-    found = _call(access, "seal")
+    found = call_lake(access, "seal")
     if access.json:
         print_json(found)
     elif isinstance(found, dict):
@@ -75,7 +76,7 @@ def seal(access: Access) -> None:
 @access_options
 def plan(access: Access) -> None:
     """Predict how large the history grows, and what retention will drop."""
-    found = _call(access, "plan")
+    found = call_lake(access, "plan")
     if access.json or not isinstance(found, dict):
         print_json(found)
         return
@@ -92,7 +93,7 @@ def plan(access: Access) -> None:
 @access_options
 def verify(access: Access, quarantine: bool) -> None:
     """Read every sealed part and compare it with what the manifest says."""
-    found = _call(access, "verify", {"quarantine": quarantine})
+    found = call_lake(access, "verify", {"quarantine": quarantine})
     _print(access, found)
     if isinstance(found, dict) and (found.get("intact") is False or found.get("problems")):
         raise Unsuccessful
@@ -106,8 +107,10 @@ def verify(access: Access, quarantine: bool) -> None:
 @click.option("--to-file", "path", type=click.Path(path_type=Path), required=True, help="Where to write, as CSV.")
 @access_options
 def export(access: Access, thing: str, name: str | None, start: str | None, end: str | None, path: Path) -> None:
-    """Write the history of THING to a CSV file, oldest first."""
+    """Write the history of THING to a CSV file, oldest first; values are JSON texts."""
     import csv
+
+    from things.csv_rows import csv_row
 
     filters = [(key, value) for key, value in (("name", name), ("from", start), ("to", end)) if value is not None]
 
@@ -116,11 +119,12 @@ def export(access: Access, thing: str, name: str | None, start: str | None, end:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("created", "thing", "kind", "name", "value"))
+            columns = ("created", "thingID", "kind", "name", "value")
             while True:
                 query = [*filters, ("limit", "1000"), *([("cursor", cursor)] if cursor else [])]
                 page = await consumer.http.json("GET", f"/things/{encode_segment(thing)}/history", query=query)
                 for item in items_of(page):
-                    writer.writerow([item.get(key) for key in ("created", "thingID", "kind", "name", "value")])
+                    writer.writerow(csv_row(item, columns))
                     rows += 1
                 found = page.get("cursor") if isinstance(page, dict) else None
                 if not isinstance(found, str):
@@ -134,7 +138,9 @@ def export(access: Access, thing: str, name: str | None, start: str | None, end:
         click.echo(f"{rows} rows in {path}")
 
 
-def _call(access: Access, method: str, data: JSONValue = None) -> JSONValue:
+def call_lake(access: Access, method: str, data: JSONValue = None) -> JSONValue:
+    """Ask the lake's service; LONG_WORK_S at most."""
+
     async def work(consumer: Consumer) -> JSONValue:
         return await consumer.call(LAKE, method, data, timeout_s=LONG_WORK_S)
 

@@ -15,6 +15,7 @@ from skep.requested import Status
 from things.delivery import State
 from things.errors import ConfirmationRequired, TimedOut
 from things.jsontext import decode
+from things.times import from_datetime, rfc3339
 
 PATIENCE_S = 60.0
 
@@ -51,12 +52,12 @@ def invoke(
     async def work(consumer: Consumer) -> Status:
         started = time.monotonic()
         try:
-            requested = await consumer.invoke(thing, action, data, expires=expires)
+            requested = await consumer.invoke(thing, action, data, expires_s=expires)
         except ConfirmationRequired as asked:
             if not confirm:
                 asked.detail += "; on the command line: --confirm"
                 raise
-            requested = await consumer.invoke(thing, action, data, expires=expires, confirmation=asked.token)
+            requested = await consumer.invoke(thing, action, data, expires_s=expires, confirmation=asked.token)
         if not wait or requested.status.is_final:
             return await requested.refresh()
         if access.json:
@@ -70,7 +71,7 @@ def invoke(
             pass  # said below, with where the request stands
         return requested.status
 
-    status = with_consumer(access, work)
+    status = with_consumer(access, work, live=wait)
     if access.json:
         print_json(document(status))
     elif not wait:
@@ -93,7 +94,7 @@ def document(status: Status) -> dict[str, JsonValue]:
         ("error", status.error),
         ("output", status.output),
         ("progress", status.progress),
-        ("updated", status.updated),
+        ("updated", None if status.updated is None else rfc3339(from_datetime(status.updated))),
     ):
         if value is not None:
             found[name] = value

@@ -21,11 +21,12 @@ from pydantic import JsonValue
 from skep.agent import Agent
 from skep.cli.access import SOCKET
 from skep.consumer import Consumer
-from skep.handling import AgentRequest
+from skep.handlers import AgentRequest
 from skep.simulation import Simulation
 from things.delivery import State
 from things.errors import SkepError, TimedOut, Unavailable
 from things.samples import sample_td
+from things.service_ids import ACCOUNTS
 from things.simulated import PumpStation, RoomClimate
 
 PUMP, ROOM, SHED = "dtw:site:pump-1", "dtw:site:room-1", "dtw:shed:pump-2"
@@ -100,7 +101,7 @@ class Journey:
     async def _accounts(self) -> str:
         async with Consumer(socket=self.home / SOCKET) as admin:
             for name in ("site", "weather", "shed"):
-                made = await admin.call("dtw:authn:admin", "addClient", {"clientID": name, "type": "agent"})
+                made = await admin.call(ACCOUNTS, "addClient", {"clientID": name, "type": "agent"})
                 self._tokens[name] = str(_member(made, "token"))
             ann: JsonValue = {
                 "clientID": "ann",
@@ -109,7 +110,7 @@ class Journey:
                 "password": self.password,
                 "token": False,
             }
-            await admin.call("dtw:authn:admin", "addClient", ann)
+            await admin.call(ACCOUNTS, "addClient", ann)
         return "agents site, weather and shed; ann, an operator"
 
     async def _devices(self) -> str:
@@ -162,11 +163,11 @@ class Journey:
     async def _invoke(self) -> str:
         async with self.consumer() as consumer:
             began = time.monotonic()
-            requested = await consumer.invoke(PUMP, "setSpeed", 60, wait=10)
+            requested = await consumer.invoke(PUMP, "setSpeed", 60, wait_s=10)
             spent_ms = (time.monotonic() - began) * 1_000
             _check(requested.status.is_success, f"setSpeed ended {requested.state.value}")
             _check(requested.output == 60, f"setSpeed answered {requested.output!r}")
-            refused = await consumer.invoke(PUMP, "cleanFilter", wait=10)
+            refused = await consumer.invoke(PUMP, "cleanFilter", wait_s=10)
             _check(refused.status.error is not None, "a running pump let its filter be cleaned")
         return f"setSpeed 60 completed after {spent_ms:.0f} ms; cleanFilter was refused: {refused.status.error}"
 
@@ -193,8 +194,8 @@ class Journey:
 
     async def _history(self) -> str:
         async with self.consumer() as consumer:
-            rows = await consumer.thing(PUMP).history("flow", limit="1000")
-            temperatures = await consumer.thing(WEATHER).history("temp", limit="1", order="desc")
+            rows = await consumer.thing(PUMP).history("flow")
+            temperatures = await consumer.thing(WEATHER).history("temp", limit=1, newest_first=True)
         _check(len(rows) > 0, "the pump's flow is not in history")
         _check(len(temperatures) == 1, "the recording is not in history")
         return f"{len(rows)} values of the pump's flow so far"

@@ -5,8 +5,7 @@ import click
 from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.output import print_json, print_table
 from skep.consumer import Consumer
-
-NODE = "dtw:skep:node"
+from things.service_ids import NODE
 
 
 @click.group()

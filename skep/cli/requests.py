@@ -8,6 +8,7 @@ from skep.cli.output import print_json, print_table, short_time
 from skep.consumer import Consumer
 from things.delivery import State
 from things.messages import JSONValue
+from things.times import parse_time, to_datetime
 
 
 @click.group()
@@ -33,11 +34,10 @@ def list_requests(
     limit: int,
 ) -> None:
     """List requests, newest first."""
-    filters = {"thing": thing, "caller": caller, "state": state, "from": start, "to": end}
-    given = {name: value for name, value in filters.items() if value is not None}
 
     async def work(consumer: Consumer) -> list[dict[str, JSONValue]]:
-        return await consumer.requests(limit + 1, **given)
+        since, until = (None if text is None else to_datetime(parse_time(text)) for text in (start, end))
+        return await consumer.requests(limit + 1, thing_id=thing, caller=caller, state=state, start=since, end=until)
 
     found = with_consumer(access, work)
     if len(found) > limit:

@@ -1,15 +1,11 @@
 """`skep run`: the runtime of one data folder, in the foreground."""
 
-import time
 from pathlib import Path
 
 import click
 
 from skep.cli.access import default_home
-from things.errors import Locked
-
-PATIENCE_S = 2.0
-"""A command that found no runtime may hold the folder for a moment."""
+from skep.cli.patience import patient
 
 
 @click.command(
@@ -33,14 +29,12 @@ def run(
     Prints its addresses, and at the first start the code by which the first admin claims it. Settings are in
     DIR/skep.toml; listeners given here come before those in the file.
     """
-    from runtime.app import run as run_runtime
+    from gateway.home import begun
 
     where = (home or default_home()).expanduser()
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return run_runtime(where, http=http, https=https, mqtt=mqtt, mqtts=mqtts, ready_file=ready_file)
-        except Locked:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(0.1)
+    with begun(where):
+        from gateway.app import run as run_runtime
+
+        return patient(
+            lambda: run_runtime(where, http=http, https=https, mqtt=mqtt, mqtts=mqtts, ready_file=ready_file)
+        )

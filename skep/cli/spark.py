@@ -119,6 +119,6 @@ def serve(
 
 def _lake_of(home: Path) -> str:
     """The lake that a data folder's runtime seals into."""
-    from runtime.config import Config
+    from gateway.config import Config
 
     return Config.load(home).history.lake or str(home / "lake")

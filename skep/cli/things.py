@@ -26,11 +26,9 @@ def list_things(access: Access, filter: str | None, services: bool, agent: str |
     FILTER compares title, agent, id, @type, online, lastSeen and the latest values of properties: with = != < <= > >=
     and ~ (contains), joined by and, or, not and parentheses.
     """
-    given = (("filter", filter), ("agent", agent), ("text", text))
-    filters = {name: value for name, value in given if value is not None}
 
     async def work(consumer: Consumer) -> list[Thing]:
-        return await consumer.things(services=services, **filters)
+        return await consumer.things(services=services, filter=filter, agent=agent, text=text)
 
     found = with_consumer(access, work)
     if access.json:

@@ -8,6 +8,7 @@ import click
 from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.output import cell, console, print_line, short_time
 from skep.consumer import Change, Consumer
+from things.times import from_datetime, rfc3339
 
 
 @click.command(
@@ -41,17 +42,18 @@ def watch(
                     if count is not None and seen >= count:
                         return
 
-    with_consumer(access, work)
+    with_consumer(access, work, live=True)
 
 
 def _print(change: Change, *, as_json: bool) -> None:
+    created = rfc3339(from_datetime(change.created))
     if as_json:
         named = {"thingID": change.thing_id, "kind": change.kind, "name": change.name, "value": change.value}
-        print_line({**named, "created": change.created, "id": change.id})
+        print_line({**named, "created": created, "id": change.id})
         return
     mark = "!" if change.kind == "event" else " "
     console().print(
-        f"[dim]{short_time(change.created)}[/] {mark} {cell(change.thing_id)}"
+        f"[dim]{short_time(created)}[/] {mark} {cell(change.thing_id)}"
         f" [bold]{cell(change.name)}[/] {cell(change.value)}",
         soft_wrap=True,
     )

@@ -26,7 +26,7 @@ MAX_WAITING = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ObjectChange:
     """One change of the object: which attribute, its value now (None if it went)."""
 
     attribute: str | None
@@ -43,7 +43,7 @@ class Observer:
     def __init__(self, runtime: "Runtime", url: str, hyperty: str, *, children: Sequence[str]) -> None:
         self._runtime = runtime
         self._ends: list[Callable[[], None]] = []
-        self._changes: asyncio.Queue[Change | None] = asyncio.Queue(MAX_WAITING)
+        self._changes: asyncio.Queue[ObjectChange | None] = asyncio.Queue(MAX_WAITING)
         self._reading = False
         self._early: list[Envelope] | None = []
         """Changes that came before the object itself; None once it is here."""
@@ -79,7 +79,7 @@ class Observer:
         await self._catch_up()
 
     async def read(self) -> dict[str, JSONValue]:
-        """The object as it is now, from its reporter."""
+        """The object as it is now, from its reporter. Raises TimedOut, Forbidden, NotFound."""
         answer = await self._runtime.ask(self.url, "read", {"source": self.hyperty}, sender=self.hyperty)
         value = answer.get("value")
         return value if isinstance(value, dict) else {}
@@ -104,7 +104,7 @@ class Observer:
         self._put(None)
 
     async def add_child(self, name: str, value: JSONValue) -> str:
-        """Create a child, a chat message for example; its resource."""
+        """Create a child, a chat message for example; its resource. Raises Forbidden, TimedOut."""
         self._last_child += 1
         resource = f"{self.hyperty}#{self._last_child}"
         await self._child_message("create", name, resource, value)
@@ -115,12 +115,13 @@ class Observer:
         await self._child_message("update", name, resource, value)
 
     async def remove_child(self, name: str, resource: str) -> None:
+        """Remove a child of one's own. Raises Forbidden for another's."""
         await self._child_message("delete", name, resource, None)
 
-    def __aiter__(self) -> AsyncIterator[Change]:
+    def __aiter__(self) -> AsyncIterator[ObjectChange]:
         return self._iterated()
 
-    async def _iterated(self) -> AsyncIterator[Change]:
+    async def _iterated(self) -> AsyncIterator[ObjectChange]:
         while (one := await self._changes.get()) is not None:
             yield one
 
@@ -159,7 +160,7 @@ class Observer:
         self.data = copy.deepcopy(data) if isinstance(data, dict) else {}
         was, self.version = self.version, number
         if was and (number != was or not is_same):
-            self._put(Change(attribute=None, value=copy.deepcopy(self.data)))
+            self._put(ObjectChange(attribute=None, value=copy.deepcopy(self.data)))
         children = value.get("childrens")
         if isinstance(children, dict):
             for name, found in children.items():
@@ -170,7 +171,7 @@ class Observer:
         """Take one change; it is answered by nothing."""
         if envelope.type == "delete":
             self.is_deleted = True
-            self._put(Change(attribute=None, value=None, is_deleted=True))
+            self._put(ObjectChange(attribute=None, value=None, is_deleted=True))
             return
         if envelope.type != "update" or envelope.sender != self.url:
             return
@@ -190,7 +191,7 @@ class Observer:
             self._read_again()
             return
         value = copy.deepcopy(self.data if name is None else self.data.get(name))
-        self._put(Change(attribute=name, value=value))
+        self._put(ObjectChange(attribute=name, value=value))
 
     def _child(self, name: str, envelope: Envelope) -> None:
         if envelope.sender == self.hyperty:
@@ -199,7 +200,7 @@ class Observer:
             resource = self.children.take(name, envelope)
         except SkepError:
             return  # the reporter refuses it, and tells its sender
-        self._put(Change(attribute=name, value=self.children.values[name].get(resource), child=resource))
+        self._put(ObjectChange(attribute=name, value=self.children.values[name].get(resource), child=resource))
 
     def _read_again(self) -> None:
         if not self._reading:
@@ -212,7 +213,7 @@ class Observer:
         finally:
             self._reading = False
 
-    def _put(self, one: Change | None) -> None:
+    def _put(self, one: ObjectChange | None) -> None:
         while self._changes.full():
             self._changes.get_nowait()
         self._changes.put_nowait(one)

@@ -5,7 +5,6 @@ whoever created them: only their creators change or delete them.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from things.bounded import Recent
 from things.envelopes import Envelope, refusal
 from things.errors import Forbidden, Invalid, NotFound, SkepError
 from things.jsontext import encode
@@ -110,7 +110,7 @@ class Reporter:
         self.observers: set[str] = set()
         self._actions = dict(actions)
         self._writable = tuple(writable)
-        self._outcomes: OrderedDict[int | str, dict[str, JSONValue] | None] = OrderedDict()
+        self._outcomes = Recent[int | str, dict[str, JSONValue] | None](MAX_REMEMBERED)
         """By request id; None while one is carried out."""
         self.on_child: Callable[[str, str, JSONValue], None] | None = None
         """Called with name, resource and value of a child that changed; the value of a deleted one is None."""
@@ -222,8 +222,6 @@ class Reporter:
         if envelope.id in self._outcomes:
             return self._outcomes[envelope.id]
         self._outcomes[envelope.id] = None
-        if len(self._outcomes) > MAX_REMEMBERED:
-            self._outcomes.popitem(last=False)
         self._runtime.spawn(self._carry_out(envelope))
         return None
 

@@ -20,9 +20,11 @@ from skep.hyperty.observer import Observer
 from skep.hyperty.reporter import Action, Authorise, Reporter
 from skep.hyperty.stub import NodeStub
 from skep.hyperty.stubs import StubFactory, Stubs
+from skep.urls import split_url
 from things.bus import Listener, MessageBus, MiniBus
 from things.envelopes import Document, Envelope, domain_of, refusal, response
 from things.errors import (
+    BadAddress,
     Conflict,
     Forbidden,
     Invalid,
@@ -53,7 +55,7 @@ Answers = Callable[[Envelope], "dict[str, JSONValue] | None"]
 
 class Runtime:
     """A runtime on the messaging node of `domain`, reached at `url` (http, https, ws or wss). `stubs` lead to foreign
-    domains; an address of a domain that none leads to is refused (NoStub)."""
+    domains; an address of a domain that none leads to is refused (NoStub). Raises BadAddress for a malformed `url`."""
 
     def __init__(
         self,
@@ -159,7 +161,8 @@ class Runtime:
         return observer
 
     async def find(self, resource: str, **criteria: JSONValue) -> dict[str, Any]:
-        """Registered objects or hyperties by user, guid, name or address. Raises NotFound; TimedOut if none is live."""
+        """Registered objects or hyperties by user, guid or name: entries of the registry by address; by an address its
+        one entry. Raises NotFound; TimedOut if none is live."""
         body: dict[str, JSONValue] = {"resource": resource}
         if criteria:
             body["criteria"] = criteria
@@ -271,7 +274,7 @@ class Runtime:
         await self.ask(f"{self.node}/address-allocation", "delete", {"childrenResources": list(addresses)})
 
     async def listen(self, addresses: Sequence[str]) -> None:
-        """Have the node send us what goes to these addresses."""
+        """Have the node send us what goes to these addresses. Raises Forbidden, TimedOut."""
         await self._listen(addresses)
         self._claimed.update(dict.fromkeys(addresses))
 
@@ -356,7 +359,10 @@ async def _guarded(work: Any) -> None:
 
 
 def _socket_url(url: str) -> str:
-    """`http(s)://host:port` is the node's `/ws` there; an address with a path is taken as it is."""
+    """`http(s)://host:port` is the node's `/ws` there; an address with a path is taken as it is. Raises BadAddress."""
+    parts, _ = split_url(url)
+    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+        raise BadAddress(f"{url!r} is not the address of a messaging node; expected https://HOST:PORT")
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     scheme = {"http": "ws", "https": "wss"}.get(scheme, scheme)

@@ -5,10 +5,10 @@ are given to the runtime by domain. Addresses that name no domain are the own no
 domain without a stub is answered the way it came.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from things.bounded import Recent
 from things.bus import Bus, Listener
 from things.envelopes import Envelope, served_domain
 from things.errors import NoStub
@@ -46,7 +46,7 @@ class Stubs:
         self._arrived = arrived
         self._by_domain: dict[str, tuple[str, Stub]] = {}
         self._own = ""
-        self._ways: OrderedDict[str, str] = OrderedDict()
+        self._ways = Recent[str, str](MAX_WAYS)
 
     @property
     def all(self) -> list[Stub]:
@@ -82,7 +82,4 @@ class Stubs:
         domain = served_domain(envelope.sender)
         if domain and domain not in self._by_domain:
             self._ways[envelope.sender] = stub
-            self._ways.move_to_end(envelope.sender)
-            if len(self._ways) > MAX_WAYS:
-                self._ways.popitem(last=False)
         self._arrived(envelope)

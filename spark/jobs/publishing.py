@@ -7,12 +7,12 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 
 from spark.sources import register
-from things.addresses import checked_thing
 from things.errors import Invalid
+from things.names import checked_thing
+from things.service_ids import LAKE
 
 MAX_SOURCES = 200
 """More Things than these are not listed one by one: the table is then said to come from the lake."""
-LAKE = "dtw:history:lake"
 
 
 class Target(NamedTuple):

@@ -4,7 +4,6 @@ This is the convenient way in, where Spark's own Parquet reader cannot go: into 
 through `spark.lake`.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
-from pydantic_core import from_json
 
+from things.blocks import PartFile
 from things.errors import StorageDamaged, Unavailable
 from things.lake import (
     MANIFEST,
@@ -25,11 +24,10 @@ from things.lake import (
     ColumnType,
     Part,
     Snapshot,
-    commit_of,
-    snapshot_of,
 )
+from things.manifest import HEAD, Head, head_of, snapshot_from
 
-_NAME = re.compile(r"(checkpoint-)?(\d{12})\.json")
+_FORMAT = pads.ParquetFileFormat()
 _ARROW = {
     ColumnType.LONG: pa.int64(),
     ColumnType.INT: pa.int32(),
@@ -84,25 +82,22 @@ class LakeFiles:
     def snapshots(self, gateways: Sequence[str] = ()) -> list[Snapshot]:
         """What each gateway's manifest amounts to now, by gateway. Raises StorageDamaged where there is no lake."""
         selector = pafs.FileSelector(MANIFEST, recursive=True, allow_not_found=True)
-        by_gateway: dict[str, list[str]] = {}
+        found: set[str] = set()
         for info in self._filesystem.get_file_info(selector):
             steps = info.path.split("/")
-            if len(steps) == 3 and steps[1].startswith("gateway=") and _NAME.fullmatch(steps[2]):
-                by_gateway.setdefault(steps[1][8:], []).append(steps[2])
-        missing = set(gateways) - set(by_gateway)
-        if missing or not by_gateway:
+            if len(steps) == 3 and steps[1].startswith("gateway="):
+                found.add(steps[1][8:])
+        missing = set(gateways) - found
+        if missing or not found:
             raise StorageDamaged(f"the lake {self.lake} has no manifest {', '.join(sorted(missing))}".rstrip())
-        return [
-            self._snapshot(name, by_gateway[name]) for name in sorted(by_gateway) if not gateways or name in gateways
-        ]
+        return [self._snapshot(name) for name in sorted(found) if not gateways or name in gateways]
 
     def batches(self, parts: Sequence[Part], wanted: pads.Expression) -> Iterator[pa.RecordBatch]:
         """Rows of files of readings, with `gateway` and `day` beside the lake's columns."""
         for part in parts:
             schema = arrow_schema(READINGS_COLUMNS)
             try:
-                dataset = pads.dataset([part.path], schema=schema, format="parquet", filesystem=self._filesystem)
-                for batch in dataset.to_batches(filter=wanted):
+                for batch in _dataset([self._file(part)], schema).to_batches(filter=wanted):
                     if batch.num_rows:
                         yield _placed(batch, part)
             except (OSError, pa.ArrowException) as error:
@@ -114,30 +109,56 @@ class LakeFiles:
         """(gateway, Thing, text of the newest Thing Description)."""
         newest: dict[tuple[str, str], tuple[int, str]] = {}
         for snapshot in self.snapshots(gateways):
-            paths = [part.path for part in snapshot.parts if part.table == THINGS]
-            if not paths:
+            files = [self._file(part) for part in snapshot.parts if part.table == THINGS]
+            if not files:
                 continue
-            schema = arrow_schema(THINGS_COLUMNS)
-            dataset = pads.dataset(paths, schema=schema, format="parquet", filesystem=self._filesystem)
+            dataset = _dataset(files, arrow_schema(THINGS_COLUMNS))
             for row in dataset.to_table(columns=["thing_id", "td_version", "td"]).to_pylist():
                 key = (snapshot.gateway, row["thing_id"])
                 if row["td_version"] >= newest.get(key, (-1, ""))[0]:
                     newest[key] = (row["td_version"], row["td"])
         return [(gateway, thing, td) for (gateway, thing), (_, td) in sorted(newest.items())]
 
-    def _snapshot(self, gateway: str, names: Sequence[str]) -> Snapshot:
-        checkpoints = sorted(name for name in names if name.startswith("checkpoint-"))
-        start = checkpoints[-1].removeprefix("checkpoint-") if checkpoints else ""
-        later = sorted(name for name in names if not name.startswith("checkpoint-") and name > start)
-        commits = []
-        for name in checkpoints[-1:] + later:
-            path = f"{MANIFEST}/gateway={gateway}/{name}"
-            try:
-                with self._filesystem.open_input_stream(path) as stream:
-                    commits.append(commit_of(from_json(stream.read()), path))
-            except (ValueError, OSError) as error:
-                raise StorageDamaged(f"{path} cannot be read: {error}") from error
-        return snapshot_of(gateway, commits)
+    def _snapshot(self, gateway: str) -> Snapshot:
+        folder = f"{MANIFEST}/gateway={gateway}"
+        # The head first: it cannot be beyond what is listed afterwards.
+        head = self._head(gateway)
+        found = self._filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        return snapshot_from(gateway, [info.base_name for info in found], head, lambda name: self._read(folder, name))
+
+    def _head(self, gateway: str) -> Head | None:
+        folder = f"{MANIFEST}/gateway={gateway}"
+        if self._filesystem.get_file_info(f"{folder}/{HEAD}").type != pafs.FileType.File:
+            return None
+        return head_of(self._read(folder, HEAD), gateway)
+
+    def _read(self, folder: str, name: str) -> bytes:
+        try:
+            with self._filesystem.open_input_stream(f"{folder}/{name}") as stream:
+                return stream.read()  # type: ignore[no-any-return]
+        except OSError as error:
+            raise StorageDamaged(f"{folder}/{name} cannot be read: {error}") from error
+
+    def _file(self, part: Part) -> PartFile:
+        return PartFile(part, lambda: _Content(self._filesystem.open_input_file(part.path)))
+
+
+class _Content:
+    """A file's bytes, as `things.blocks` asks for them."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()  # type: ignore[no-any-return]
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self._file.read_at(length, offset)  # type: ignore[no-any-return]
+
+
+def _dataset(files: Sequence[PartFile], schema: pa.Schema) -> pads.Dataset:
+    fragments = [_FORMAT.make_fragment(pa.PythonFile(file, mode="r")) for file in files]
+    return pads.FileSystemDataset(fragments, schema, _FORMAT)
 
 
 def _placed(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:

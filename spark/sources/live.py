@@ -18,6 +18,7 @@ from spark.sources.files import Selection, arrow_schema
 from things.declared import UNKNOWN, Declared, series_of
 from things.errors import Forbidden, SkepError, TokenInvalid, Unavailable
 from things.lake import GATEWAY_KEY, READINGS_COLUMNS, VALUE_COLUMNS, agent_of, placed
+from things.service_ids import DIRECTORY
 from things.times import parse_time, rfc3339
 
 PAGE = 1_000
@@ -95,7 +96,7 @@ class LiveGateway:
 
     def _told(self, method: str, **data: str) -> Any:
         """Items, or the Thing Description, that the directory tells; empty where it tells nothing to this token."""
-        reply = self._send("POST", f"/rpc/dtw:directory:things/{method}", to_json(data), "application/json")
+        reply = self._send("POST", f"/rpc/{DIRECTORY}/{method}", to_json(data), "application/json")
         if reply.status_code in (403, 404):
             return {}
         document = self._checked(reply).json()

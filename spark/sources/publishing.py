@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 )
 
 from spark.sources.live import LiveGateway
-from things.addresses import checked_thing
 from things.errors import Invalid, Rejected
+from things.names import checked_thing
 from things.vocabulary import Term
 
 BATCH = 1_000

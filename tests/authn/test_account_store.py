@@ -1,28 +1,22 @@
-"""What every database of accounts keeps, and how it says that it cannot; and a whole runtime on a database server.
+"""What every database of accounts keeps, and how it says that it cannot; and a whole runtime on a database server."""
 
-`SKEP_TEST_POSTGRES` names a PostgreSQL database that the tests may empty (`postgresql+psycopg://…`).
-"""
-
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
 
 from authn.accounts import Account, AccountStore, DeviceRequest, Login, LongToken
-from runtime.app import started
-from runtime.config import Config
+from gateway.app import started
+from gateway.config import Config
 from skep import Agent, AgentRequest, Consumer
+from tests.postgresql import emptied
 from tests.support import PUMP as PUMP_TD
 from things.errors import Conflict, StorageFailed
 from things.identity import AccountType, Role
 from things.messages import JSONValue
 
-POSTGRES_URL = os.environ.get("SKEP_TEST_POSTGRES")
-NEEDS_POSTGRES = pytest.mark.skipif(POSTGRES_URL is None, reason="SKEP_TEST_POSTGRES names no database")
 NOW = 1_795_262_400_000_000
 PASSWORD = "correct horse battery"
 
@@ -37,18 +31,12 @@ Opened = Callable[[], AccountStore]
 
 
 @pytest.fixture
-def server() -> str:
+def server(postgresql_server: str) -> str:
     """The database server's address, with nothing in the database."""
-    assert POSTGRES_URL is not None
-    engine = create_engine(POSTGRES_URL)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-        connection.exec_driver_sql("CREATE SCHEMA public")
-    engine.dispose()
-    return POSTGRES_URL
+    return emptied(postgresql_server)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=NEEDS_POSTGRES)])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     """Opens the accounts of one home; the second time as after a restart."""
     url = request.getfixturevalue("server") if request.param == "postgresql" else None
@@ -142,8 +130,8 @@ async def site(home: Path, url: str, pumped: list[JSONValue]) -> AsyncIterator[t
     off = {"https": None, "http": "127.0.0.1:0"}
     config = Config.of({"database_url": url, "http": off, "mqtt": {"mqtt": "127.0.0.1:0", "mqtts": None}})
     async with started(home, config) as running:
-        administration = running.rooms.authenticator.administration
-        if running.rooms.authenticator.type_of("ann") is None:
+        administration = running.stores.authenticator.administration
+        if running.stores.authenticator.type_of("ann") is None:
             await administration.add(
                 "ann", AccountType.CONSUMER, Role.OPERATOR, password=PASSWORD, with_token=False, by="test"
             )
@@ -171,12 +159,11 @@ async def _logins(consumer: Consumer) -> list[JSONValue]:
     return logins
 
 
-@NEEDS_POSTGRES
 @pytest.mark.anyio
 async def test_a_whole_runtime_lives_on_the_server(tmp_path: Path, server: str) -> None:
     pumped: list[JSONValue] = []
     async with site(tmp_path / "home", server, pumped) as (ann, address):
-        requested = await ann.invoke("dtw:pumps:pump-1", "setSpeed", 4, wait=10, reference="first")
+        requested = await ann.invoke("dtw:pumps:pump-1", "setSpeed", 4, wait_s=10, reference="first")
         assert await requested.result() == {"speed": 4}
         profile = await ann.call("dtw:authn:user", "getProfile")
         await ann.call("dtw:authn:user", "updatePassword", {"oldPassword": PASSWORD, "newPassword": PASSWORD + "!"})

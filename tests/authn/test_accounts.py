@@ -3,15 +3,17 @@
 import contextlib
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import authn.accounts
 import authn.migrations
 from authn.accounts import Account, AccountStore, LongToken
 from authn.authenticator import LocalAuthenticator
 from tests.authn.installations import GOOD, HOST, Clock, claimed, consumer, installation
-from things.errors import Conflict, StorageDamaged, StorageFull, TokenInvalid
+from things.errors import Conflict, NewerSchema, StorageDamaged, StorageFull, TokenInvalid
 from things.identity import AccountType
 
 PUMP = Account(name="pump", type=AccountType.AGENT, role="agent", created=1, updated=1)
@@ -47,24 +49,57 @@ def test_writes_are_synced_and_logged_ahead(tmp_path: Path) -> None:
     assert (journal, synchronous) == ("wal", 2)
 
 
+TOLD_APART = 3
+"""The step from which on accounts have ids of their own."""
+
+
 @pytest.mark.parametrize("done", range(1, len(authn.migrations.STEPS)))
 def test_each_older_schema_is_brought_up_to_date_with_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
     steps = authn.migrations.STEPS
     monkeypatch.setattr(authn.migrations, "STEPS", steps[:done])
-    store = opened(tmp_path)
-    store.add(PUMP, TOKEN)
-    store.close()
+    engine = authn.accounts._engine(tmp_path / "accounts.db", None)
+    authn.migrations.migrate(engine, now=1, file=tmp_path / "accounts.db")
+    engine.dispose()
+    with sqlite3.connect(tmp_path / "accounts.db") as connection:
+        # What the first schema knows; later columns have their defaults.
+        connection.execute(
+            "INSERT INTO accounts (name, type, role, display_name, password_hash, disabled, created, updated)"
+            " VALUES ('pump', 'agent', 'agent', '', 'h', 0, 1, 1)"
+        )
+        if done >= TOLD_APART:
+            connection.execute("UPDATE accounts SET account_id = '1-', password_id = 'first'")
+        connection.execute(
+            "INSERT INTO long_tokens (token_id, account, label, token_hash, created)"
+            " VALUES ('t1', 'pump', 'first', 'h', 1)"
+        )
+    connection.close()
     monkeypatch.setattr(authn.migrations, "STEPS", steps)
 
     store = opened(tmp_path)
 
-    assert (store.accounts(), store.long_tokens(), store.device_requests()) == ([PUMP], [TOKEN], [])
+    (account,) = store.accounts()
+    assert account == replace(PUMP, account_id="1-", password_hash="h", password_id="first")
+    assert (store.long_tokens(), store.device_requests()) == ([TOKEN], [])
     store.close()
     with sqlite3.connect(tmp_path / f"accounts.db.before-{done + 1}") as copy:
         assert copy.execute("SELECT name FROM accounts").fetchall() == [("pump",)]
     copy.close()
+
+
+def test_a_store_that_holds_fewer_changes_than_it_did_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    began = store.revision
+    store.add(PUMP, TOKEN)
+    store.remove_account("pump")
+    held = store.revision
+    store.close()
+
+    assert held == began + 2
+    AccountStore(tmp_path, now=1, least_revision=held).close()
+    with pytest.raises(StorageDamaged, match="skep stores accept"):
+        AccountStore(tmp_path, now=1, least_revision=held + 1)
 
 
 def test_a_migration_that_fails_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +127,7 @@ def test_a_database_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: p
     opened(tmp_path).close()
     monkeypatch.setattr(authn.migrations, "STEPS", authn.migrations.STEPS[:1])
 
-    with pytest.raises(StorageDamaged, match="newer"):
+    with pytest.raises(NewerSchema):
         opened(tmp_path)
 
 

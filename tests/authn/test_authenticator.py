@@ -250,18 +250,6 @@ async def test_a_removed_accounts_token_does_not_serve_its_namesake(authenticato
         authenticator.verify(old)
 
 
-async def test_a_certificate_stands_for_an_enabled_account(authenticator: LocalAuthenticator) -> None:
-    await claimed(authenticator)
-    await agent_token(authenticator, "pump")
-    assert (await authenticator.by_certificate("pump")).account == "pump"
-
-    await authenticator.administration.disable("pump", by="root")
-
-    for name in ("pump", "nobody", "skep", ""):
-        with pytest.raises(Unauthenticated):
-            await authenticator.by_certificate(name)
-
-
 async def test_a_role_is_read_from_the_account_not_from_the_token(authenticator: LocalAuthenticator) -> None:
     await claimed(authenticator)
     await consumer(authenticator, "vera", Role.VIEWER)
@@ -608,7 +596,7 @@ async def test_files_with_secrets_are_the_owners_alone(tmp_path: Path, clock: Cl
 
         open_ = [path.name for path in files_below(tmp_path) if path.stat().st_mode & 0o077]
 
-        assert open_ == ["accounts.reserve"]  # empty space, not a secret
+        assert open_ == []
 
 
 def files_below(folder: Path) -> list[Path]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from authn.certificates import Certificates, ServerFiles, common_name
+from authn.certificates import Certificates, ServerFiles
 from things.errors import BadAddress, ConfigInvalid
+from things.identity import shown_certificate
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,8 @@ class Listener:
         self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        name = common_name(writer.get_extra_info("peercert"))
+        shown = shown_certificate(writer.get_extra_info("peercert"))
+        name = shown.name if shown is not None else None
         while await reader.readline():
             writer.write(f"{name}\n".encode())
         writer.close()
@@ -222,3 +224,32 @@ def test_keys_are_readable_by_the_owner_alone(tmp_path: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "certs").glob("*.key")}
 
     assert modes == {"ca.key": 0o600, "server.key": 0o600}
+
+
+async def test_a_name_that_comes_later_is_served_to_new_connections_without_a_new_context(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+    trusting = certificates.client_context()
+
+    async with Listener(certificates) as listener, asyncio.timeout(10):
+
+        async def connect() -> None:
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", listener.port, ssl=trusting, server_hostname="gw.example"
+            )
+            writer.close()
+
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await connect()
+        is_new = certificates.prepare(["127.0.0.1", "gw.example"])
+        certificates.reload()
+        await connect()
+
+    assert is_new
+    assert not certificates.prepare(["gw.example"]), "a name that is gone is no reason for another certificate"
+
+
+def test_own_certificates_do_not_follow_names(tmp_path: Path) -> None:
+    other = Certificates(tmp_path / "other", Clock())
+    certificates = Certificates(tmp_path / "certs", Clock(), own=other.files)
+
+    assert not certificates.prepare(["gw.example"])

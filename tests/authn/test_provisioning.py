@@ -10,11 +10,13 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, Ellip
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key as generate_rsa
 
+from authn import provisioning
 from authn.authenticator import LocalAuthenticator
 from authn.provisioning import Answer
 from authn.throttle import LoginBudgets
 from tests.authn.installations import HOST, Clock, agent_token, claimed, consumer, installation
-from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, RateLimited, TokenInvalid
+from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, QueueFull, RateLimited, TokenInvalid
+from things.identity import Role
 
 pytestmark = pytest.mark.anyio
 
@@ -39,8 +41,8 @@ class Device:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         ).decode()
 
-    def sign(self, challenge: str) -> str:
-        text = f"skep provision {self.name} {challenge}".encode()
+    def sign(self, challenge: str, what: str = "provision") -> str:
+        text = f"skep {what} {self.name} {challenge}".encode()
         raw = (
             self.key.sign(text)
             if isinstance(self.key, Ed25519PrivateKey)
@@ -48,8 +50,8 @@ class Device:
         )
         return base64.b64encode(raw).decode()
 
-    async def ask(self, authenticator: LocalAuthenticator) -> Answer:
-        return await authenticator.provisioning.ask(self.name, self.public, source=HOST)
+    async def ask(self, authenticator: LocalAuthenticator, source: str = HOST) -> Answer:
+        return await authenticator.provisioning.ask(self.name, self.public, source=source)
 
     async def prove(self, authenticator: LocalAuthenticator, challenge: str | None) -> Answer:
         return await authenticator.provisioning.ask(
@@ -198,3 +200,129 @@ async def test_asking_is_limited(tmp_path: Path, clock: Clock) -> None:
             await device.ask(authenticator)
         clock.pass_s(12)
         await device.ask(authenticator)
+
+
+# ---------------------------------------------------------------- a key is a credential
+
+
+async def provisioned(authenticator: LocalAuthenticator, device: Device) -> Answer:
+    return await device.prove(authenticator, (await device.ask(authenticator)).challenge)
+
+
+async def test_a_key_that_a_thief_set_ends_with_the_tokens_of_the_account(authenticator: LocalAuthenticator) -> None:
+    stolen = await agent_token(authenticator, "pump-7")
+    thief = authenticator.verify(stolen)
+    mallory = Device("pump-7")
+    with pytest.raises(Forbidden):
+        await authenticator.set_public_key(thief, mallory.public, challenge="made up", signature="AAAA")
+    _, challenge = await authenticator.set_public_key(thief, mallory.public, challenge=None, signature=None)
+    signed = mallory.sign(challenge or "", "public-key")
+    account, _ = await authenticator.set_public_key(thief, mallory.public, challenge=challenge, signature=signed)
+    assert account.public_key == mallory.public
+
+    for token in authenticator.register.tokens_of("pump-7"):
+        await authenticator.administration.revoke_token(token.token_id, by="root")
+    await authenticator.administration.end_sessions("pump-7", by="root")
+
+    with pytest.raises(Conflict):
+        await mallory.ask(authenticator)
+    assert authenticator.register.account("pump-7").public_key is None
+
+
+async def test_a_key_is_set_by_who_holds_it_alone(authenticator: LocalAuthenticator) -> None:
+    token = await agent_token(authenticator, "pump-7")
+    principal, holder = authenticator.verify(token), Device("pump-7")
+    _, challenge = await authenticator.set_public_key(principal, holder.public, challenge=None, signature=None)
+
+    with pytest.raises(Forbidden):
+        await authenticator.set_public_key(
+            principal, holder.public, challenge=challenge, signature=Device("x").sign(challenge or "", "public-key")
+        )
+
+    assert authenticator.register.account("pump-7").public_key is None
+
+
+async def test_a_replaced_key_is_good_for_nothing_and_the_new_one_is(authenticator: LocalAuthenticator) -> None:
+    old, new = Device("pump-7"), Device("pump-7")
+    await authenticator.provisioning.announce("pump-7", old.public, by="root")
+    assert (await provisioned(authenticator, old)).token
+
+    await authenticator.administration.update("pump-7", public_key=new.public, by="root")
+
+    with pytest.raises(Conflict):
+        await old.ask(authenticator)
+    assert (await provisioned(authenticator, new)).token
+
+
+async def test_a_key_ends_with_the_token_it_fetched_until_an_admin_sets_it_again(
+    authenticator: LocalAuthenticator,
+) -> None:
+    device = Device("pump-7")
+    await authenticator.provisioning.announce("pump-7", device.public, by="root")
+    await provisioned(authenticator, device)
+    (token,) = authenticator.register.tokens_of("pump-7")
+    await authenticator.administration.revoke_token(token.token_id, by="root")
+    with pytest.raises(Conflict):
+        await device.ask(authenticator)
+
+    await authenticator.administration.update("pump-7", public_key=device.public, by="root")
+
+    assert (await provisioned(authenticator, device)).token
+
+
+@pytest.mark.parametrize("announced", [False, True])
+async def test_a_name_taken_meanwhile_is_a_conflict(authenticator: LocalAuthenticator, announced: bool) -> None:
+    await claimed(authenticator)
+    device = Device("carol")
+    if announced:
+        await authenticator.provisioning.announce("carol", device.public, by="root")
+        asked = None
+    else:
+        asked = (await device.ask(authenticator)).challenge
+    await consumer(authenticator, "carol", Role.MANAGER)
+
+    if not announced:
+        with pytest.raises(NotFound):
+            await authenticator.provisioning.decide("carol", approve=True, by="root")
+    with pytest.raises(Conflict):
+        await device.ask(authenticator)
+    with pytest.raises(Conflict):
+        await device.prove(authenticator, asked)
+
+
+async def test_the_key_of_a_removed_agent_does_not_serve_its_namesake(
+    tmp_path: Path, clock: Clock, authenticator: LocalAuthenticator
+) -> None:
+    device = Device("pump-7")
+    await authenticator.provisioning.announce("pump-7", device.public, by="root")
+    await provisioned(authenticator, device)
+    await authenticator.administration.remove("pump-7", by="root")
+    await agent_token(authenticator, "pump-7")
+
+    with pytest.raises(Conflict):
+        await device.ask(authenticator)
+    authenticator.close()
+    with installation(tmp_path, clock) as again, pytest.raises(Conflict):
+        await device.ask(again)
+
+
+async def test_whoever_asks_for_the_most_devices_loses_its_oldest_when_there_is_no_room(
+    authenticator: LocalAuthenticator, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provisioning, "MAX_WAITING", 4)
+    for number, source in enumerate(("10.0.0.66", "10.0.0.66", "10.0.0.66", "10.0.0.5")):
+        await Device(f"filler-{number}").ask(authenticator, source)
+        clock.now += 1
+
+    genuine = Device("pump-7")
+    assert (await genuine.ask(authenticator, "10.0.0.7")).state == "pending"
+    assert [request.account for request in authenticator.provisioning.requests()] == [
+        "filler-1",
+        "filler-2",
+        "filler-3",
+        "pump-7",
+    ]
+
+    with pytest.raises(QueueFull):
+        await Device("filler-9").ask(authenticator, "10.0.0.66")
+    assert (await genuine.ask(authenticator, "10.0.0.7")).state == "pending"

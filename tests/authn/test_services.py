@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from authn.authenticator import LOCAL_ADMIN, LocalAuthenticator
+from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates
 from authn.own_service import AuthnUser
 from authn.service import AuthnAdmin
 from tests.authn.installations import GOOD, HOST, OTHER, Clock, agent_token, claimed, consumer, installation
 from things.errors import Conflict, Invalid, NotFound, TokenInvalid, Unauthenticated, UnknownAccount, UnknownName
-from things.identity import AccountType, Principal
+from things.identity import LOCAL_ADMIN, AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.td import ThingDescription
 

@@ -70,9 +70,9 @@ async def house(home: Path, engine: str = "native") -> AsyncIterator[tuple[Skep,
 
         async with agent:
             async with Consumer(runtime.http, token=ann.token) as consumer:
-                await (await consumer.invoke(PUMP_1, "setSpeed", 0, wait=10)).result()
+                await (await consumer.invoke(PUMP_1, "setSpeed", 0, wait_s=10)).result()
             done.clear()
-            await runtime.running.rooms.authorizer.put_policy_set(set_document(SURE))
+            await runtime.running.stores.authorizer.put_policy_set(set_document(SURE))
             yield runtime, works, ann, done
 
 
@@ -133,7 +133,7 @@ async def test_a_token_does_not_outlast_the_right(opened: Opened) -> None:
     async with httpx.AsyncClient(base_url=runtime.http, headers={"Authorization": f"Bearer {ann.token}"}) as client:
         token = (await client.post(path, json=3)).json()["confirmation"]
         blocked = {**SURE, "policies": [{"id": "all", "rules": [{"id": "ask", "effect": "block"}]}]}
-        await runtime.running.rooms.authorizer.put_policy_set(set_document(blocked))
+        await runtime.running.stores.authorizer.put_policy_set(set_document(blocked))
         refused = await client.post(path, json=3, headers={"X-Confirmation": token})
     assert (refused.json()["code"], done) == ("unknown-thing", [])
 
@@ -176,7 +176,7 @@ async def test_an_agent_confirms_an_event(opened: Opened) -> None:
 
 
 async def _alarms(runtime: Skep) -> Sequence[Row]:
-    return await runtime.running.rooms.twin.history.read(HistoryQuery(things=(PUMP_1,), kind=Kind.EVENT, limit=10))
+    return await runtime.running.stores.twin.history.read(HistoryQuery(things=(PUMP_1,), kind=Kind.EVENT, limit=10))
 
 
 async def test_over_the_web_thing_protocol_it_is_a_member_of_the_message(opened: Opened) -> None:
@@ -225,7 +225,7 @@ async def test_calls_of_agents_stand_in_the_audit_log(opened: Opened) -> None:
     async with Consumer(runtime.http, token=cleo.token) as consumer:
         await consumer.call(PUMP_1, "setSpeed", 7)
         await consumer.call("dtw:values:latest", "readProperties", {"thingID": PUMP_1})
-    audit = runtime.running.rooms.authenticator.audit
+    audit = runtime.running.stores.authenticator.audit
     await audit.flush()
     acts = [act for act in audit.read(after=None, limit=100) if act["by"] == "cleo"]
     assert [(act["act"], act["target"]) for act in acts] == [("call", f"{PUMP_1} setSpeed")]
@@ -237,7 +237,7 @@ async def test_confirmed_messages_stand_in_the_audit_log(opened: Opened) -> None
         with pytest.raises(ConfirmationRequired) as asked:
             await consumer.invoke(PUMP_1, "setSpeed", 7)
         await consumer.invoke(PUMP_1, "setSpeed", 7, confirmation=asked.value.token)
-    audit = runtime.running.rooms.authenticator.audit
+    audit = runtime.running.stores.authenticator.audit
     await audit.flush()
     (act,) = [act for act in audit.read(after=None, limit=100) if act["act"] == "confirmed"]
     assert (act["by"], act["target"]) == ("ann", f"{PUMP_1} setSpeed")
@@ -247,7 +247,7 @@ async def test_confirmed_messages_stand_in_the_audit_log(opened: Opened) -> None
 async def test_the_explanation_tells_that_a_confirmation_is_wanted(opened: Opened) -> None:
     runtime, _, _, _ = opened
     ann = Principal(account="ann", type=AccountType.CONSUMER, role="manager")
-    authorizer = runtime.running.rooms.authorizer
+    authorizer = runtime.running.stores.authorizer
     explained = explain(authorizer, ann, Operation.INVOKE_ACTION, Address(PUMP_1, Kind.ACTION, "setSpeed"))
     assert str(explained).startswith("allowed once confirmed: policy sure/all/ask\n  obliges to: confirm\n")
 
@@ -260,7 +260,7 @@ async def test_nobody_can_be_asked_at_a_delivery_so_watching_is_denied(opened: O
     }
     async with MqttClient(runtime.mqtt_address, ann.name, ann.token) as client:
         assert await client.subscribe("things/works/pump-1/property/+") == 1
-        await runtime.running.rooms.authorizer.put_policy_set(set_document(watching))
+        await runtime.running.stores.authorizer.put_policy_set(set_document(watching))
         with pytest.raises(Refused):
             await client.subscribe("things/works/pump-1/event/+")
     async with Consumer(runtime.http, token=ann.token) as consumer:

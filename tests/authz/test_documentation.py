@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from authn.authenticator import LocalAuthenticator
-from authn.own_service import USER, AuthnUser
-from authn.service import ADMIN, AuthnAdmin
-from authz.documents import RoleDocument, RuleDocument, parsed
+from authn.own_service import AuthnUser
+from authn.service import AuthnAdmin
+from authz.documents import RoleDocument, RuleDocument
 from authz.policy.facts import CONDITIONAL, STATIC
 from authz.policy.sets import PolicySets, set_document
 from authz.roles import BUILT_IN
 from authz.service import AuthzAdmin, AuthzUser
 from tests.authz.rights import NOON, authorizer
+from things.parsing import parsed
+from things.service_ids import ACCOUNTS, OWN_ACCOUNT
 
 TEXT = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 
@@ -72,6 +74,6 @@ def test_the_examples_are_good() -> None:
     assert PolicySets({"asks": set_document(asks)}).documents["asks"].version == 1
 
 
-@pytest.mark.parametrize("thing_id", [ADMIN, USER])
+@pytest.mark.parametrize("thing_id", [ACCOUNTS, OWN_ACCOUNT])
 def test_thing_ids_are_those_documented(thing_id: str) -> None:
     assert f"`{thing_id}`" in TEXT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from authz.documents import RuleDocument, parsed
+from authz.documents import RuleDocument
 from authz.policy.sets import set_document
 from tests.authz.model import Case, allowed
 from tests.authz.rights import HOUR, NOON, TYPES, authorizer
@@ -15,6 +15,7 @@ from things.addresses import Address, Kind
 from things.decisions import Context
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
+from things.parsing import parsed
 
 pytestmark = pytest.mark.anyio
 

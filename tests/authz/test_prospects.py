@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from authz.authorizer import LocalAuthorizer
-from authz.documents import RoleDocument, RuleDocument, parsed
+from authz.documents import RoleDocument, RuleDocument
 from authz.policy.sets import set_document
 from tests.authz.rights import LAMP, PUMP, ROOT, TYPES, VERA, authorizer, who
 from tests.authz.test_model import NIGHT, SECRETS, random_rule
@@ -17,6 +17,7 @@ from tests.support import skep
 from things.addresses import Address, Kind
 from things.identity import AccountType, Principal
 from things.messages import Operation
+from things.parsing import parsed
 
 pytestmark = pytest.mark.anyio
 
@@ -169,7 +170,7 @@ async def test_a_wildcard_shows_the_one_name_that_may_be_seen(tmp_path: Path) ->
                 await client.subscribe("things/#")
             document: dict[str, Any] = {"id": "flow", "effect": "allow", "thing": "dtw:works:pump-1", "name": "flow"}
             document |= {"operations": ["observe"], "accounts": ["ann"]}
-            await runtime.running.rooms.authorizer.put_rule(parsed(RuleDocument, document), ROOT)
+            await runtime.running.stores.authorizer.put_rule(parsed(RuleDocument, document), ROOT)
 
             for topic_filter in ("things/#", "things/works/+/property/+", "things/works/pump-1/#"):
                 assert await client.subscribe(topic_filter) == 1

@@ -6,12 +6,13 @@ import pytest
 
 from authn import keyfiles
 from authz.authorizer import LocalAuthorizer
-from authz.documents import RoleDocument, parsed
+from authz.documents import RoleDocument
 from tests.authz.rights import LAMP, OTTO, PUMP, ROLLUP, ROOT, VERA, authorizer, who
 from things.addresses import Address, Kind
 from things.errors import Invalid, NotFound
 from things.identity import AccountType, Principal
 from things.messages import Operation
+from things.parsing import parsed
 
 pytestmark = pytest.mark.anyio
 

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from authz.authorizer import LocalAuthorizer
-from authz.documents import RuleDocument, parsed
+from authz.documents import RuleDocument
 from authz.patterns import Pattern
 from tests.authz.rights import LAMP, OTTO, PUMP, ROLLUP, ROOT, VERA, authorizer, who
 from things.addresses import Address, Kind
 from things.errors import Conflict, Forbidden, Invalid, NotFound
 from things.identity import Principal
 from things.messages import Operation
+from things.parsing import parsed
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,9 @@ async def test_action_and_write_are_noted_with_who_asked_for_them(tmp_path: Path
             await agent.describe("pump-1", PUMP)
             pump = consumer.thing("dtw:works:pump-1")
             await pump.invoke("setSpeed", 3)
-            await pump.write("target", 5, wait=0)
+            await pump.write("target", 5, wait_s=0)
 
-        acts = [entry for entry in await runtime.running.rooms.authenticator.audited() if entry["by"] == "ann"]
+        acts = [entry for entry in await runtime.running.stores.authenticator.audited() if entry["by"] == "ann"]
 
     assert [(entry["act"], entry["target"]) for entry in acts] == [
         ("action", "dtw:works:pump-1 setSpeed"),

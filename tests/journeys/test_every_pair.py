@@ -179,4 +179,4 @@ async def test_request_that_cannot_be_is_refused_with_its_code_and_leaves_no_row
         statuses = await final(ann, "bad")
 
     assert statuses[-1]["reason"] == code
-    assert await sides.runtime.running.rooms.twin.ledger.by_reference("ann", "bad") is None
+    assert await sides.runtime.running.stores.twin.ledger.by_reference("ann", "bad") is None

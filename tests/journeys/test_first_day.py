@@ -7,7 +7,7 @@ import pytest
 from pydantic import JsonValue
 
 from skep import Agent, Consumer
-from skep.handling import AgentRequest
+from skep.handlers import AgentRequest
 from tests.support import PUMP, skep
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +24,7 @@ async def test_value_event_and_action_travel_between_mqtt_agent_and_http_consume
                 Agent(runtime.mqtt, works.name, works.token) as agent,
                 Consumer(runtime.http, token=ann.token) as consumer,
             ):
+                agent.expose("pump-1", PUMP)
 
                 @agent.action("pump-1", "setSpeed")
                 async def set_speed(speed: JsonValue, request: AgentRequest) -> JsonValue:
@@ -31,13 +32,12 @@ async def test_value_event_and_action_travel_between_mqtt_agent_and_http_consume
                     await agent.flush()
                     return {"speed": speed}
 
-                agent.expose("pump-1", PUMP)
                 await agent.publish("pump-1", "flow", 3.5)
                 await agent.flush()
                 pump = consumer.thing("dtw:works:pump-1")
 
                 assert await pump.read("flow") == 3.5
-                status = await pump.invoke("setSpeed", 3, wait=5)
+                status = await pump.invoke("setSpeed", 3, wait_s=5)
                 assert await status.result() == {"speed": 3}
                 assert await pump.read("flow") == 42.5
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from skep import Agent, Consumer
-from skep.handling import AgentRequest
+from skep.handlers import AgentRequest
 from skep.hyperty import Action, Runtime
 from tests.bindings.messaging_node.support import NODE, REGISTRY, client, connected
 from tests.support import PUMP, Account, Skep, skep
@@ -40,7 +40,7 @@ async def http(house: Skep, account: Account) -> AsyncIterator[httpx2.AsyncClien
 
 
 async def rows(house: Skep) -> list[LedgerRow]:
-    return list(await house.running.rooms.twin.ledger.query(LedgerQuery(limit=100)))
+    return list(await house.running.stores.twin.ledger.query(LedgerQuery(limit=100)))
 
 
 async def test_action_of_a_hyperty_s_object_reaches_it_with_the_whole_ledger(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ async def test_action_of_a_hyperty_s_object_reaches_it_with_the_whole_ledger(tmp
             assert not td["properties"]["open"].get("readOnly")
             assert await thing.read("online") is True
 
-            assert (await thing.invoke("unlock", "front", wait=10)).output == {"opened": "front"}
-            assert (await thing.invoke("ring", wait=10)).output is None
-            refused = (await thing.invoke("unlock", "no", wait=10)).status
+            assert (await thing.invoke("unlock", "front", wait_s=10)).output == {"opened": "front"}
+            assert (await thing.invoke("ring", wait_s=10)).output is None
+            refused = (await thing.invoke("unlock", "no", wait_s=10)).status
             assert (refused.state, refused.error) == (State.COMPLETED, "ValueError: no such key")
             with pytest.raises(Exception, match="string"):
                 await thing.invoke("unlock", 7)
@@ -152,7 +152,7 @@ async def test_request_that_was_not_answered_comes_again_and_has_its_effect_once
             results: list[JSONValue] = []
 
             async def invoke() -> None:
-                results.append((await consumer.thing(TWIN).invoke("unlock", wait=20)).output)
+                results.append((await consumer.thing(TWIN).invoke("unlock", wait_s=20)).output)
 
             tasks.start_soon(invoke)
             await until(lambda: bool(calls))
@@ -203,6 +203,7 @@ async def test_hyperty_and_mqtt_agent_of_one_account_each_get_their_own_things_r
     async with skep(tmp_path) as house:
         works, ann = await house.add("works", "agent"), await house.add("ann")
         agent = Agent(house.mqtt, works.name, works.token)
+        agent.expose("pump-1", PUMP)
 
         @agent.action("pump-1", "setSpeed")
         async def set_speed(speed: JSONValue, request: AgentRequest) -> JSONValue:
@@ -214,14 +215,15 @@ async def test_hyperty_and_mqtt_agent_of_one_account_each_get_their_own_things_r
             Runtime(house.http, token=works.token) as second,
             Consumer(house.http, token=ann.token) as consumer,
         ):
-            agent.expose("pump-1", PUMP)
             await agent.flush()
             for runtime, name in ((first, "one"), (second, "two")):
                 action = Action(run=lambda _, name=name: name)  # type: ignore[misc]
                 await runtime.report(name, {}, url=f"comm://localhost/{name}", actions={"who": action})
 
             asked = (("one", "who", None), ("pump-1", "setSpeed", 3), ("two", "who", None))
-            found = [await consumer.invoke(f"dtw:works:{thing}", name, given, wait=10) for thing, name, given in asked]
+            found = [
+                await consumer.invoke(f"dtw:works:{thing}", name, given, wait_s=10) for thing, name, given in asked
+            ]
             assert [one.output for one in found] == ["one", {"speed": 3}, "two"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import JsonValue
 
 from skep import Agent, Consumer
-from skep.handling import AgentRequest
+from skep.handlers import AgentRequest
 from skep.hyperty import Runtime
 from tests.support import PUMP, skep
 from things.errors import NotFound
@@ -78,19 +78,19 @@ async def test_hyperty_invokes_an_action_with_the_whole_ledger(tmp_path: Path) -
                     assert isinstance(steps[0], dict)
                     assert steps[0]["state"] == "pending"
                     agent = Agent(house.mqtt, works.name, works.token)
+                    agent.expose("pump-1", PUMP)
 
                     @agent.action("pump-1", "setSpeed")
                     async def set_speed(speed: JsonValue, request: AgentRequest) -> JsonValue:
                         return {"speed": speed}
 
                     async with agent:
-                        agent.expose("pump-1", PUMP)
                         await until(lambda: bool(results))
 
                 value = results[0]["value"]
                 assert isinstance(value, dict)
                 assert (value["state"], value["output"]) == ("completed", {"speed": 3})
-                rows = await house.running.rooms.twin.ledger.query(LedgerQuery(limit=10))
+                rows = await house.running.stores.twin.ledger.query(LedgerQuery(limit=10))
                 assert [(row.caller, row.name, row.state) for row in rows] == [("ann", "setSpeed", "completed")]
 
 
@@ -139,7 +139,7 @@ async def test_objects_of_consumers_are_shared_but_no_things(tmp_path: Path) -> 
             observer = await other.observe(reporter.url)
 
             assert observer.data == {"text": "hi"}
-            assert not house.running.rooms.twin.directory.things_of("ann")
+            assert not house.running.stores.twin.directory.things_of("ann")
 
 
 async def until_read(read: object, name: str, value: JsonValue) -> None:

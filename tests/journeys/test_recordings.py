@@ -75,7 +75,7 @@ async def test_a_recording_with_late_and_repeated_rows_is_one_whole_series(tmp_p
     async with skep(tmp_path) as runtime, httpx.AsyncClient(base_url=runtime.http, timeout=60) as client:
         await client.post("/agent/things/machine/properties", json={"temperature": 0.5}, headers=agent)
         await runtime.running.sealing.seal()
-        history = runtime.running.rooms.twin.history
+        history = runtime.running.stores.twin.history
         assert len(history.days) == 2
         await history.drop(history.days[0])
         with anyio.fail_after(120):

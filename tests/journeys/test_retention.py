@@ -21,7 +21,7 @@ async def test_a_budget_lets_one_series_go_and_leaves_the_others(tmp_path: Path)
     budgets = [{"thing": "dtw:works:pump-1", "name": "flow", "days": 2}]
     async with skep(tmp_path, history={"budgets": budgets, "keep_days": 400}) as runtime:
         works, mia = await runtime.add("works", "agent"), await runtime.add("mia", role="manager")
-        now = runtime.running.rooms.clocks.now()
+        now = runtime.running.stores.clocks.now()
         items = [
             {
                 "v": 1,

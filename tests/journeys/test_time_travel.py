@@ -95,7 +95,7 @@ async def test_history_and_the_past_are_whole_after_hot_files_went_and_over_a_re
             await agent.flush()
             before = (await viewer.get(f"{TWIN}/history")).json()["items"]
             await runtime.running.sealing.seal()
-            history = runtime.running.rooms.twin.history
+            history = runtime.running.stores.twin.history
             await history.drop(history.days[0])
             assert len(await history.read(HistoryQuery())) == 1
 

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from runtime.ports import Publication, Request, Sessions
+from runtime.ports import LedgerRow, Publication, Request, Sessions
 from things.delivery import DeliveryStatus
 from things.identity import AccountType, Principal, Role
+from things.messages import Message
+from things.places import Place
 
 
 def principal(account: str, role: str = Role.MANAGER, type_: AccountType = AccountType.CONSUMER) -> Principal:
@@ -26,6 +28,7 @@ class RecordingSession:
     principal: Principal = field(default_factory=lambda: principal("somebody"))
     binding: str = "test"
     source: str | None = None
+    place: Place | None = None
     room: int | None = None
     sessions: Sessions | None = None
     publications: list[tuple[Publication, Sequence[object]]] = field(default_factory=list)
@@ -69,3 +72,21 @@ class RecordingSession:
             return False
         self.room -= 1
         return True
+
+
+class Recorded:
+    """An audit that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.requests: list[LedgerRow] = []
+        self.calls: list[Message] = []
+        self.confirmations: list[tuple[Message, str]] = []
+
+    def requested(self, row: LedgerRow, message: Message) -> None:
+        self.requests.append(row)
+
+    def called(self, message: Message) -> None:
+        self.calls.append(message)
+
+    def confirmed(self, message: Message, rule: str) -> None:
+        self.confirmations.append((message, rule))

@@ -8,18 +8,21 @@ from typing import Any
 
 import anyio
 
+from gateway.config import Config
+from gateway.core_settings import core_settings
 from runtime.clocks import IDs, SteadyClock, wall_clock
-from runtime.config import Config
-from runtime.core import Clocks, Runtime, Stores
+from runtime.core import Clocks, Runtime, Storage
 from runtime.ports import Publication
-from runtime.requests_service import RequestsService
-from tests.runtime.doubles import RecordingSession, agent_principal, principal
+from runtime.services.requests import RequestsService
+from tests.runtime.doubles import Recorded, RecordingSession, agent_principal, principal
 from things.addresses import Address, Kind, TwinID
 from things.decisions import Context, Decision
 from things.delivery import DeliveryStatus
-from things.identity import Principal, Role
+from things.errors import Unauthenticated
+from things.identity import Principal, Role, ShownCertificate
 from things.jsontext import encode
 from things.messages import JSONValue, Message, Operation, Origin
+from things.places import Place
 from twin.store import Twin, open_twin
 
 PUMP = {
@@ -78,6 +81,22 @@ class RoleOnly:
         return self.decide(principal, operation, Address(f"dtw:{agent}:{thing}", kind, name)).allowed
 
 
+class AllStand:
+    """Nobody logs in here, and whoever speaks goes on being who they are."""
+
+    async def login(self, account: str, secret: str, *, source: str | None) -> Principal:
+        raise Unauthenticated
+
+    def verify(self, token: str) -> Principal:
+        raise Unauthenticated
+
+    async def by_certificate(self, certificate: ShownCertificate) -> Principal:
+        raise Unauthenticated
+
+    def standing(self, principal: Principal, *, after_logout: bool = False) -> Principal | None:
+        return principal
+
+
 @dataclass(slots=True)
 class House:
     """A runtime under test and the ways to speak to it."""
@@ -93,7 +112,7 @@ class House:
         )
 
     async def publish_td(self, agent: str, thing: str, td: dict[str, Any] = PUMP) -> str:
-        thing_id = str(TwinID(agent, thing))
+        thing_id = str(TwinID.of(agent, thing))
         text = encode(td).decode()
         await self.runtime.handle(self.message(Operation.PUBLISH_TD, agent_principal(agent), thing_id, "", text))
         return thing_id
@@ -172,7 +191,7 @@ async def house(
     """A started runtime, on clocks of the test's own if it wants."""
     async with open_twin(home, clock=now) as twin:
 
-        def describe(thing_id: str, who: Principal) -> Publication | None:
+        def describe(thing_id: str, who: Principal, place: Place | None) -> Publication | None:
             entry = twin.directory.get(thing_id)
             if entry is None:
                 return None
@@ -186,14 +205,17 @@ async def house(
                 created=entry.modified,
             )
 
-        stores = Stores(directory=twin.directory, values=twin.values, history=twin.history, ledger=twin.ledger)
+        stores = Storage(directory=twin.directory, values=twin.values, history=twin.history, ledger=twin.ledger)
         authorizer = RoleOnly()
         runtime = Runtime(
-            config=config or Config(),
-            stores=stores,
-            authenticator=None,  # type: ignore[arg-type]
+            settings=core_settings(config or Config()),
+            storage=stores,
+            authenticator=AllStand(),
             authorizer=authorizer,
             clocks=Clocks(now=now, steady=steady or SteadyClock(), new_id=IDs()),
+            audit=Recorded(),
+            assess=lambda reading, message, entry: 0,
+            record_presence=lambda agent, seen: None,
             describe=describe,
         )
         runtime.services.add(RequestsService(twin.ledger, authorizer))

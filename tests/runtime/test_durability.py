@@ -1,15 +1,16 @@
 """What the acknowledgement of a value waits for: its commit, unless the configuration gives up on that."""
 
-from asyncio import Future
+from asyncio import Future, get_running_loop, shield, sleep
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runtime.handlers.telemetry import Telemetry
 from runtime.metrics import Metrics
 from runtime.ports import Appended, History, HistoryQuery, Publication, Reading, Row
+from runtime.publications.telemetry import Telemetry
 from tests.runtime.doubles import agent_principal
 from tests.runtime.harness import House, house
 from things.addresses import Kind
@@ -25,13 +26,11 @@ class Held:
     last_row = 0
 
     def __init__(self) -> None:
-        self.waiting: list[Callable[[Appended | BaseException], None]] = []
+        self.waiting: list[Future[Sequence[Appended]]] = []
 
     def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
-        raise NotImplementedError
-
-    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
-        self.waiting.append(then)
+        self.waiting.append(get_running_loop().create_future())
+        return self.waiting[-1]
 
     def place(self, reading: Reading) -> int | None:
         return None
@@ -42,10 +41,11 @@ class Held:
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         return ()
 
-    def commit_all(self) -> None:
-        for number, then in enumerate(self.waiting, 1):
-            then(Appended(number, False))
+    async def commit_all(self) -> None:
+        for number, done in enumerate(self.waiting, 1):
+            done.set_result([Appended(number, False)])
         self.waiting.clear()
+        await sleep(0)  # what follows a commit is called in the next turn of the loop
 
 
 def telemetry(h: House, history: History, published: list[Publication], *, durable: bool) -> Telemetry:
@@ -60,10 +60,10 @@ def telemetry(h: House, history: History, published: list[Publication], *, durab
     )
 
 
-def stored(h: House, handler: Telemetry, message: Message, then: Callable[[BaseException | None], None]) -> bool:
+def stored(h: House, handler: Telemetry, message: Message) -> "Future[Any] | None":
     entry = h.twin.directory.get(message.thing_id)
     assert entry is not None
-    return handler.store(message, entry, then)
+    return handler.store(message, entry)
 
 
 def flow(h: House, thing_id: str) -> Message:
@@ -72,32 +72,31 @@ def flow(h: House, thing_id: str) -> Message:
 
 async def test_a_value_is_acknowledged_when_its_row_is_committed_and_not_before(tmp_path: Path) -> None:
     async with house(tmp_path) as h:
-        history, published, acknowledged = Held(), list[Publication](), list[BaseException | None]()
+        history, published = Held(), list[Publication]()
         handler = telemetry(h, history, published, durable=True)
 
-        assert stored(h, handler, flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
-        assert not acknowledged
+        committed = stored(h, handler, flow(h, await h.publish_td("mill", "pump")))
+        assert committed is not None
+        assert not committed.done()
         assert not published
 
-        history.commit_all()
-        assert acknowledged == [None]
+        await history.commit_all()
         assert [each.name for each in published] == ["flow"]
 
 
 async def test_without_durable_history_nobody_waits_and_observers_still_get_what_is_committed(tmp_path: Path) -> None:
     async with house(tmp_path) as h:
-        history, published, acknowledged = Held(), list[Publication](), list[BaseException | None]()
+        history, published = Held(), list[Publication]()
         handler = telemetry(h, history, published, durable=False)
         message = flow(h, await h.publish_td("mill", "pump"))
 
-        assert not stored(h, handler, message, acknowledged.append)
+        assert stored(h, handler, message) is None
         assert (await handler(message)).is_final
         assert not published
 
-        history.commit_all()
+        await history.commit_all()
         assert len(published) == 2
         assert all(each.durable for each in published), "subscribers still get the QoS they asked for"
-        assert not acknowledged
 
 
 async def test_what_nobody_waits_for_is_told_at_once_but_does_not_overtake_what_waits(tmp_path: Path) -> None:
@@ -108,11 +107,11 @@ async def test_what_nobody_waits_for_is_told_at_once_but_does_not_overtake_what_
         await handler(message)
 
         undurable = replace(message, durable=False, data=2)
-        assert not stored(h, handler, undurable, lambda error: None)
+        assert stored(h, handler, undurable) is None
         assert [each.value for each in published] == [1, 2], "its id was promised, so nobody waits for its commit"
 
-        assert stored(h, handler, replace(message, data=3), lambda error: None)
-        assert not stored(h, handler, replace(undurable, data=4), lambda error: None)
+        assert stored(h, handler, replace(message, data=3)) is not None
+        assert stored(h, handler, replace(undurable, data=4)) is None
         assert [each.value for each in published] == [1, 2], "4 waits for 3"
         await handler(replace(message, data=5))
         assert [each.value for each in published] == [1, 2, 3, 4, 5]
@@ -123,13 +122,16 @@ async def test_what_nobody_waits_for_is_told_at_once_but_does_not_overtake_what_
 async def test_a_commit_that_fails_is_told_to_who_waits_and_counted_where_nobody_does(tmp_path: Path) -> None:
     async with house(tmp_path) as h:
         for durable in (True, False):
-            history, acknowledged = Held(), list[BaseException | None]()
+            history = Held()
             handler = telemetry(h, history, [], durable=durable)
-            stored(h, handler, flow(h, await h.publish_td("mill", "pump")), acknowledged.append)
+            committed = stored(h, handler, flow(h, await h.publish_td("mill", "pump")))
+            assert (committed is not None) is durable
 
-            history.waiting[0](StorageFull())
+            history.waiting[0].set_exception(StorageFull())
 
-            assert [type(each) for each in acknowledged] == ([StorageFull] if durable else [])
+            with pytest.raises(StorageFull):
+                await shield(history.waiting[0])
+            await sleep(0)
             assert handler.metrics.lost_undurable == (not durable)
 
 
@@ -139,7 +141,7 @@ async def test_a_value_that_is_refused_is_refused_at_once_and_stored_nowhere(tmp
         stranger = h.message(Operation.PUBLISH_PROPERTY, agent_principal("other"), thing_id, "flow", 1)
 
         with pytest.raises(Exception, match="may not publish_property"):
-            h.runtime.store(stranger, lambda error: None)
+            h.runtime.store(stranger)
 
         assert h.twin.history.last_row == 0
         assert h.twin.values.get(thing_id, Kind.PROPERTY, "flow") is None

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.app import Running, started
-from runtime.config import Config
+from gateway.app import Running, started
+from gateway.config import Config
 from skep import Agent, Consumer
 from things.identity import AccountType
 
@@ -48,7 +48,7 @@ class Site:
 async def site(home: Path) -> AsyncIterator[Site]:
     """Serve a home for the length of the block."""
     async with started(home, Config.of(ANY_PORT)) as running:
-        add = running.rooms.authenticator.administration.add
+        add = running.stores.authenticator.administration.add
         _, token = await add("pumps", AccountType.AGENT, by="test")
         assert token is not None
         for name, role in (("ann", "operator"), ("bob", "operator"), ("vic", "viewer")):

@@ -2,21 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
 
 import anyio
 import pytest
 from pydantic import JsonValue
 
-from bindings.mqtt.seam import Outcome, Publish
-from skep import Agent, AgentRequest, Problem, Refused
+from bindings.mqtt.engines.seam import Outcome, Publish
+from skep import Agent, AgentRequest, Consumer, Problem, Refused, Runtime
 from skep.mqtt_client import MQTTVersion
-from tests.skep.gateways import ENGINES, Gateway, served
-from things.errors import TDInvalid, TimedOut, Unauthenticated
+from skep.testing import Gateway
+from tests.skep.gateways import ENGINES, served
+from things.errors import BadAddress, Invalid, TDInvalid, TimedOut, Unauthenticated, UnknownName, UnknownThing
 from things.samples import sample_td
 
 pytestmark = pytest.mark.anyio
 
 TD = sample_td("pump-station")
+CET = timezone(timedelta(hours=1))
+NOWHERE = "mqtt://127.0.0.1:9"
 
 
 @pytest.fixture(params=sorted(ENGINES))
@@ -51,7 +55,7 @@ async def test_agent_announces_its_things_before_it_takes_requests(url: str, gat
 
 async def test_values_and_events_carry_ids_and_source_times(url: str, gateway: Gateway) -> None:
     async with an_agent(url) as agent:
-        await agent.publish("pump-1", "flow", 12.5, created=1_700_000_000_000_000)
+        await agent.publish("pump-1", "flow", 12.5, created=datetime(2023, 11, 14, 23, 13, 20, tzinfo=CET))
         await agent.event("pump-1", "alarm", {"reason": "pressure"})
         await agent.flush(10)
 
@@ -131,14 +135,15 @@ async def test_absent_input_differs_from_null(url: str, gateway: Gateway) -> Non
 
 async def test_device_that_says_no_completes_the_request_with_its_words(url: str, gateway: Gateway) -> None:
     agent = an_agent(url)
+    agent.expose("room-1", sample_td("room-climate"))
 
-    @agent.write("pump-1", "speed")
+    @agent.write("room-1", "setPoint")
     async def write(value: JsonValue, request: AgentRequest) -> JsonValue:
         raise Refused("too fast")
 
     async with agent:
         await gateway.takes_requests()
-        gateway.send("inbox/pumps/property/pump-1/speed/r1", 300)
+        gateway.send("inbox/pumps/property/room-1/setPoint/r1", 300)
 
         assert await gateway.final("r1") == {"state": "completed", "error": "too fast"}
 
@@ -284,7 +289,7 @@ async def test_temporary_refusal_of_an_item_is_tried_again_and_a_lasting_one_tol
     async with an_agent(url, on_problem=problems.append) as agent:
         await gateway.takes_requests()
         await agent.publish("pump-1", "flow", 1)
-        await agent.publish("pump-1", "flow", "x")
+        await agent.publish("pump-1", "flow", 2)
         await agent.flush(10)
         one, other = (str(item["messageID"]) for item in gateway.readings())
         rejected: JsonValue = [
@@ -295,7 +300,8 @@ async def test_temporary_refusal_of_an_item_is_tried_again_and_a_lasting_one_tol
         await gateway.until(lambda: len(gateway.readings()) == 3)
 
     assert gateway.readings()[2]["messageID"] == one
-    assert [(problem.subject, problem.code) for problem in problems] == [(other, "invalid")]
+    assert [(one.thing, one.name, one.code, one.subject) for one in problems] == [("pump-1", "flow", "invalid", other)]
+    assert str(problems[0]) == "Thing 'pump-1', 'flow': invalid"
 
 
 async def test_refusal_that_comes_before_the_acknowledgement_is_tried_again_too(url: str, gateway: Gateway) -> None:
@@ -327,7 +333,9 @@ async def test_refused_topics_are_told_as_problems(url: str, gateway: Gateway) -
         with anyio.fail_after(10):
             await seen.wait()
 
-    assert problems == [Problem(subject="agents/pumps/td/pump-1", code="td-invalid", detail="no")]
+    assert problems == [
+        Problem(thing="pump-1", code="td-invalid", detail="no", subject="agents/pumps/td/pump-1"),
+    ]
 
 
 async def test_storage_that_is_full_makes_the_agent_come_again_later(url: str, gateway: Gateway, engine: str) -> None:
@@ -357,3 +365,95 @@ async def test_withdrawn_thing_is_removed(url: str, gateway: Gateway) -> None:
 
     assert gateway.published[-1].topic == "agents/pumps/td/pump-1"
     assert gateway.published[-1].payload == b""
+
+
+async def test_publishing_for_a_thing_that_is_not_exposed_is_refused_at_the_call() -> None:
+    agent = an_agent(NOWHERE)
+
+    with pytest.raises(UnknownThing, match="no Thing 'pump-2'; did you mean 'pump-1'"):
+        await agent.publish("pump-2", "flow", 1.0)
+    with pytest.raises(UnknownThing):
+        await agent.event("pump-2", "alarm")
+    agent.withdraw("pump-1")
+    with pytest.raises(UnknownThing):
+        await agent.publish("pump-1", "flow", 1.0)
+
+
+async def test_value_that_the_own_description_rules_out_is_refused_at_the_call(url: str, gateway: Gateway) -> None:
+    async with an_agent(url) as agent:
+        for wrong in ("hot", True, None, float("nan"), [1], datetime(2026, 1, 1, tzinfo=UTC), {1, 2}, object()):
+            with pytest.raises(Invalid, match="Thing 'pump-1': property 'flow'"):
+                await agent.publish("pump-1", "flow", wrong)  # type: ignore[arg-type]
+        await agent.publish("pump-1", "flow", -1e9)  # out of its range, and true all the same
+        await agent.flush(10)
+
+    assert [one["data"] for one in gateway.readings()] == [-1e9]
+
+
+async def test_name_that_the_description_lacks_is_refused_unless_it_is_meant(url: str, gateway: Gateway) -> None:
+    async with an_agent(url) as agent:
+        with pytest.raises(UnknownName, match="Thing 'pump-1' has no property 'flwo'; did you mean 'flow'"):
+            await agent.publish("pump-1", "flwo", 1.0)
+        with pytest.raises(UnknownName, match="has no event 'flow'"):
+            await agent.event("pump-1", "flow", 1.0)
+        with pytest.raises(BadAddress):
+            await agent.publish("pump-1", "a\nb", 1.0, undeclared=True)
+        await agent.publish("pump-1", "flwo", "x", undeclared=True)
+        await agent.flush(10)
+
+    assert [one["name"] for one in gateway.readings()] == ["flwo"]
+
+
+def test_handler_of_what_the_description_lacks_is_refused_where_it_is_declared() -> None:
+    agent = an_agent(NOWHERE)
+
+    with pytest.raises(UnknownName, match="Thing 'pump-1' has no action 'setSped'; did you mean 'setSpeed'"):
+        agent.action("pump-1", "setSped")
+    with pytest.raises(UnknownThing, match="did you mean 'pump-1'"):
+        agent.action("pump1", "setSpeed")
+    with pytest.raises(UnknownName):
+        agent.write("pump-1", "setSpeed")
+    with pytest.raises(Invalid, match="property 'flow' is read-only"):
+        agent.write("pump-1", "flow")
+
+
+async def test_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(Invalid, match="no time zone"):
+        await an_agent(NOWHERE).publish("pump-1", "flow", 1, created=datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("address", ["htp://x", "x", "", "mqtt://", "mqtt://x:port", "mqtt://[::1", "mqtt://x:99999"])
+def test_malformed_address_is_wrong_input_and_no_passing_failure(address: str) -> None:
+    with pytest.raises(BadAddress):
+        Agent(address, "pumps", "secret")
+    with pytest.raises(BadAddress):
+        Consumer(address)
+    with pytest.raises(BadAddress):
+        Runtime(address)
+
+
+async def test_lasting_refusal_of_a_batch_and_of_a_status_names_the_things(
+    url: str, gateway: Gateway, engine: str
+) -> None:
+    if engine == "amqtt":
+        pytest.skip("3.1.1 has no reason codes")
+    problems: list[Problem] = []
+    gateway.outcome = lambda message: Outcome(reason_code=0x87 if "/td/" not in message.topic else 0)
+    agent = an_agent(url, on_problem=problems.append)
+
+    @agent.action("pump-1", "setSpeed")
+    async def set_speed(speed: JsonValue, request: AgentRequest) -> JsonValue:
+        return speed
+
+    async with agent:
+        await gateway.takes_requests()
+        await agent.publish("pump-1", "flow", 1)
+        await agent.flush(10)
+        gateway.send("inbox/pumps/action/pump-1/setSpeed/r1", 30)
+        await gateway.final("r1")
+        await agent.flush(10)
+
+    assert [(one.thing, one.name, one.code, one.subject) for one in problems] == [
+        ("pump-1", "flow", "forbidden", "batch"),
+        ("pump-1", "setSpeed", "forbidden", "status/r1"),
+    ]

@@ -282,11 +282,46 @@ def test_commands_do_without_a_runtime_and_leave_the_folder_free(skep: Skep, tmp
     assert [item["clientID"] for item in listed] == ["pumps"]
 
 
-def test_folder_that_is_not_there_is_said_with_what_to_do(skep: Skep, tmp_path: Path) -> None:
-    said = skep("things", "ls", "--home", str(tmp_path / "none"))
+@pytest.mark.parametrize("command", [("things", "ls"), ("watch",), ("invoke", "dtw:a:b", "c", "--wait")])
+def test_folder_that_is_not_there_is_said_with_what_to_do(
+    skep: Skep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("skep.cli.access.STARTING_S", 0.6)
+    home = tmp_path / "none"
+
+    said = skep(*command, "--home", str(home))
 
     assert said.code == 6
-    assert said.err.startswith("unavailable: there is no data folder")
+    assert said.err.splitlines() == [
+        f"waiting for a runtime in {home} …",
+        f"unavailable: there is no data folder {home}; start one with: skep run --home {home}",
+    ]
+    assert not home.exists()
+
+
+def test_watching_needs_a_runtime_that_serves(skep: Skep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skep.cli.access.STARTING_S", 0.0)
+
+    said = skep("watch", "--home", str(tmp_path))
+
+    assert (said.code, said.err) == (
+        6,
+        f"unavailable: no runtime serves {tmp_path}; start one with: skep run --home {tmp_path}\n",
+    )
+
+
+def test_commands_wait_for_a_runtime_that_is_coming_up(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    asked = [
+        subprocess.Popen([sys.executable, "-m", "skep", *words, "--home", str(home)], stdout=-1, stderr=-1, text=True)
+        for words in (("things", "ls", "--services"), ("requests", "ls"), ("history", "plan"))
+    ]
+
+    with process(home):  # which ends only when all have been answered
+        said = [(*one.communicate(timeout=60), one.returncode) for one in asked]
+
+    assert [code for _, _, code in said] == [0, 0, 0], said
+    assert "dtw:directory:things" in said[0][0]
 
 
 def test_second_runtime_in_the_same_folder_is_refused(served: Served) -> None:
@@ -366,6 +401,25 @@ def test_a_folder_on_the_line_counts_more_than_an_address_in_the_environment(
     assert skep("things", "ls", "--home", str(served.home), "--url", "https://x").code == 2
 
 
+def test_the_lake_says_how_it_stands_is_compacted_and_verified(skep: Skep, served: Served) -> None:
+    home = ("--home", str(served.home))
+    skep("history", "seal", *home)
+
+    status = skep("lake", "status", "--json", *home).json()
+    compacted = skep("lake", "compact", "--day", "1999-01-01", "--json", *home).json()
+    verified = skep("lake", "verify", *home)
+
+    assert status["parts"] >= 1
+    assert compacted["merged"] == 0
+    assert (verified.code, verified.out.partition("parts")[2]) == (0, " are as they were written\n")
+
+
+def test_doctor_says_what_a_running_gateway_warns_of(skep: Skep, served: Served) -> None:
+    found = {item["check"]: item for item in skep("doctor", "--json", "--home", str(served.home)).json()}
+
+    assert found["health"]["detail"] == "ready, without warnings"
+
+
 def test_doctor_finds_what_is_wrong(skep: Skep, tmp_path: Path) -> None:
     (tmp_path / "skep.toml").write_text("versoin = 1\n")
     tmp_path.chmod(0o755)
@@ -381,3 +435,41 @@ def test_module_is_the_same_command() -> None:
     said = subprocess.run([sys.executable, "-m", "skep", "--version"], capture_output=True, text=True, timeout=30)
 
     assert (said.returncode, said.stdout.partition(",")[0]) == (0, "skep")
+
+
+def test_a_store_that_is_gone_is_refused_with_exit_code_8_until_it_is_asked_for(tmp_path: Path, skep: Skep) -> None:
+    home = ("--home", str(tmp_path))
+    assert skep("stores", "ls", "--json", *home).json() == {"installation": None, "stores": {}, "setAside": []}
+    skep("client", "add", "pump", "--type", "agent", *home)
+    listed = skep("stores", "ls", "--json", *home).json()
+    assert listed["stores"]["accounts.db"]["accounts"] == 1
+    for part in ("", "-wal", "-shm"):
+        (tmp_path / f"accounts.db{part}").unlink(missing_ok=True)
+    (tmp_path / "claim").unlink()
+
+    refused = run_apart("run", *home, *OFF)
+
+    assert refused.code == 8
+    assert "accounts.db is missing (1 accounts were in it)" in refused.err
+    assert not (tmp_path / "claim").exists()
+    assert skep("stores", "accept", "accounts.db", *home).code == 4
+    assert skep("stores", "reset", "accounts.db", *home).code == 0
+    assert skep("client", "ls", "--json", *home).json() == []
+    assert (tmp_path / "claim").exists()
+
+
+def test_what_was_set_aside_is_told_until_it_is_cleared(tmp_path: Path, skep: Skep) -> None:
+    home = ("--home", str(tmp_path))
+    skep("client", "ls", *home)
+    (tmp_path / "gateway.json").unlink()
+    skep("client", "ls", *home)
+
+    told = skep("stores", "ls", *home)
+    doctor = skep("doctor", "--json", *home)
+
+    assert (told.code, "gateway.json" in told.out) == (1, True)
+    (finding,) = (one for one in json.loads(doctor.out) if one["check"] == "stores")
+    assert (finding["ok"], "gateway.json" in finding["detail"]) == (False, True)
+    assert skep("stores", "clear", "gateway.json", *home).code == 0
+    assert skep("stores", "ls", *home).code == 0
+    assert skep("stores", "clear", *home).code == 4

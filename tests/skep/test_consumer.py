@@ -157,7 +157,7 @@ async def test_watching_resumes_behind_the_last_change_seen(agent: Agent, ann: C
 
 
 async def test_action_is_carried_out_and_answered(agent: Agent, ann: Consumer) -> None:
-    requested = await ann.thing(PUMP).invoke("setSpeed", 42, wait=10)
+    requested = await ann.thing(PUMP).invoke("setSpeed", 42, wait_s=10)
 
     assert requested.state is State.COMPLETED
     assert requested.output == 42
@@ -175,7 +175,7 @@ async def test_statuses_are_followed_from_the_first_on(agent: Agent, ann: Consum
 
 
 async def test_device_that_refuses_is_told_as_its_error(agent: Agent, ann: Consumer) -> None:
-    requested = await ann.thing(PUMP).invoke("refuse", wait=10)
+    requested = await ann.thing(PUMP).invoke("refuse", wait_s=10)
 
     assert (requested.state, requested.status.error) == (State.COMPLETED, "not today")
     with pytest.raises(AgentFailed, match="not today"):
@@ -239,8 +239,8 @@ async def test_call_is_answered_now_or_not_at_all(a_site: Site, ann: Consumer) -
 
 
 async def test_manager_writes_a_property_and_the_twin_follows_its_agent(agent: Agent, a_site: Site) -> None:
-    async with Consumer(socket=a_site.running.rooms.home / "control.sock") as admin:
-        requested = await admin.thing(PUMP).write("limit", 80, wait=10)
+    async with Consumer(socket=a_site.running.stores.home / "control.sock") as admin:
+        requested = await admin.thing(PUMP).write("limit", 80, wait_s=10)
         await agent.flush(10)
 
         assert requested.status.is_success
@@ -252,9 +252,10 @@ async def test_history_is_read_back_newest_first(agent: Agent, ann: Consumer) ->
     await agent.publish("pump-1", "flow", 13.5)
     await agent.flush(10)
 
-    rows = await ann.thing(PUMP).history("flow", order="desc")
+    rows = await ann.thing(PUMP).history("flow", newest_first=True)
 
-    assert [row["value"] for row in rows] == [13.5, 12.5]
+    assert [row.value for row in rows] == [13.5, 12.5]
+    assert rows.is_complete
 
 
 async def test_requests_are_listed_over_several_pages_up_to_a_limit(

@@ -9,12 +9,13 @@ import anyio
 import pytest
 from pydantic import JsonValue
 
-from bindings.mqtt.seam import Outcome
+from bindings.mqtt.engines.seam import Outcome
 from skep import Agent, AgentRequest, Problem
-from skep.handling import Report
+from skep.handlers import Report
 from skep.memory import FileMemory
-from skep.work import MAX_RUNNING_REQUESTS
-from tests.skep.gateways import Gateway, served
+from skep.running_requests import MAX_RUNNING_REQUESTS
+from skep.testing import Gateway
+from tests.skep.gateways import served
 from things.delivery import State
 from things.errors import StorageFailed
 

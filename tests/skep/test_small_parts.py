@@ -1,5 +1,7 @@
 """Outbox, back-off, patterns, moments, error classes: the SDK's small parts."""
 
+import errno
+
 import pytest
 
 from skep.backoff import Backoff
@@ -7,7 +9,7 @@ from skep.cli.failures import exit_code, told
 from skep.cli.moments import moment
 from skep.cli.output import cell
 from skep.cli.plain import plain
-from skep.handling import Report
+from skep.handlers import Report
 from skep.http_client import error_named
 from skep.memory import RequestMemory
 from skep.outbox import Outbox, Signal
@@ -33,6 +35,11 @@ def test_outbox_gives_back_what_was_under_way_in_its_old_order() -> None:
     outbox.recall()
 
     assert [item for _, item in outbox.take(10, 100)] == ["c", "d", "e"]
+
+
+def test_code_that_several_classes_share_is_raised_as_the_one_that_brought_it() -> None:
+    assert type(error_named("invalid", "no")) is Invalid
+    assert type(error_named("unknown-thing", "no")) is UnknownThing
 
 
 def test_outbox_takes_at_least_one_item_and_no_more_than_fit() -> None:
@@ -178,3 +185,9 @@ def test_text_of_others_cannot_steer_the_terminal() -> None:
     assert plain("Pump \x1b[2J\x07\u202eend\n") == r"Pump \x1b[2J\x07\u202eend\n"
     assert plain("Füße · نمی\u200cخواهم · 温度") == "Füße · نمی\u200cخواهم · 温度"
     assert cell("[red]\x9b31m") == r"\[red]\x9b31m"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_said_by_its_own_exit_code(capsys: pytest.CaptureFixture[str], number: int) -> None:
+    assert told(OSError(number, "No space left on device", "/srv/home/x")) == 8
+    assert capsys.readouterr().err.startswith("storage-full: no space left")

@@ -20,7 +20,7 @@ async def test_changes_of_a_hyperty_s_object_are_readings_in_spark(spark: SparkS
             reporter = await runtime.report("weather", {"temperature": 20.5}, scheme="ctxt")
             await reporter.set("temperature", 21.5)
             await runtime.find(reporter.url)  # answered after the change was taken
-        await house.running.rooms.twin.history.append([])
+        await house.running.stores.twin.history.append([])
         await house.running.sealing.seal()
 
     rows = await anyio.to_thread.run_sync(

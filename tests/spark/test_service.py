@@ -20,12 +20,13 @@ from skep.agent import Agent
 from skep.consumer import Change, Consumer
 from skep.jobs import Jobs, Workplace
 from skep.requested import Status
+from skep.testing import Gateway
 from spark.jobs.locks import only_job
-from tests.skep.gateways import Gateway, served
+from tests.skep.gateways import served
 from tests.support import PUMP, Account, Skep, skep
 from tests.twin.lake.samples import Lake, Rows, hot_row
 from things.errors import Conflict
-from things.times import rfc3339
+from things.times import from_datetime, rfc3339
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(480)]
 
@@ -70,8 +71,11 @@ async def measured(running: Skep, agent: Account, flows: dict[float, float]) -> 
 
 
 async def published(consumer: Consumer) -> list[tuple[Any, Any, Any]]:
-    items: list[dict[str, Any]] = await consumer.thing(TABLE).history()
-    return [(item["created"], item["value"]["thing_id"], item["value"]["count"]) for item in items]
+    found: list[tuple[Any, Any, Any]] = []
+    for row in await consumer.thing(TABLE).history():
+        assert isinstance(row.value, dict)
+        found.append((rfc3339(from_datetime(row.created)), row.value["thing_id"], row.value["count"]))
+    return found
 
 
 @pytest.mark.spark

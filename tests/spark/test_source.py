@@ -281,9 +281,9 @@ def test_a_running_gateway_gives_the_rows_as_its_lake_does(spark: SparkSession, 
     live = load(spark, url=running.http, token=manager.token).orderBy("row_id").collect()
 
     with httpx.Client(base_url=running.http, headers={"Authorization": f"Bearer {manager.token}"}) as client:
-        sealing = client.post("/things/dtw:history:lake/actions/seal", params={"wait": "120"}, timeout=150)
+        sealing = client.post("/things/dtw:history:lake/actions/seal", headers={"prefer": "wait=60"}, timeout=150)
     assert sealing.status_code in (200, 201), sealing.text
-    sealed = lakes.readings(spark, running.running.rooms.home / "lake").orderBy("row_id").collect()
+    sealed = lakes.readings(spark, running.running.stores.home / "lake").orderBy("row_id").collect()
 
     assert {row.td_version for row in live} == {1, 2}
     assert {row.unit for row in live if row.name == "flow"} == {PUMP["properties"]["flow"].get("unit"), "l/h"}

@@ -5,7 +5,20 @@ from typing import Any
 import pytest
 
 from things.errors import NewerSchema, StorageDamaged
-from things.lake import Commit, Part, Placed, Quality, agent_of, commit_document, commit_of, day_of, placed, snapshot_of
+from things.lake import (
+    TIME_MAX,
+    TIME_MIN,
+    Commit,
+    Part,
+    Placed,
+    Quality,
+    agent_of,
+    commit_document,
+    commit_of,
+    day_of,
+    placed,
+    snapshot_of,
+)
 from things.messages import JSONValue
 
 TYPE, HUGE = int(Quality.TYPE), int(Quality.HUGE)
@@ -30,6 +43,8 @@ TYPE, HUGE = int(Quality.TYPE), int(Quality.HUGE)
         (None, "null", Placed(value_json="null")),
         (None, "number", Placed(value_json="null", quality=TYPE)),
         (2**63 - 1, "integer", Placed(value_double=float(2**63), value_long=2**63 - 1)),
+        (2**53 + 1, "number", Placed(value_double=2.0**53, value_long=2**53 + 1)),
+        (2**53, "number", Placed(value_double=2.0**53)),
         (2**63, "integer", Placed(value_double=float(2**63), value_string=str(2**63), quality=HUGE)),
         (-(10**400), None, Placed(value_string=str(-(10**400)), quality=HUGE)),
         (float("inf"), "number", Placed(value_string="inf", quality=HUGE)),
@@ -51,6 +66,7 @@ def test_agents_are_known_by_their_twins_only() -> None:
 def test_days_are_utc_also_before_1970() -> None:
     assert day_of(0) == "1970-01-01"
     assert day_of(-1) == "1969-12-31"
+    assert (day_of(TIME_MIN), day_of(TIME_MAX)) == ("0001-01-01", "9999-12-31")
     assert day_of(1_767_268_799_999_999) == "2026-01-01"
 
 

@@ -1,11 +1,9 @@
 """Data schemas: compiled when used, bounded, and free of references."""
 
-import json
-
 import pytest
 
 from things.errors import Invalid
-from things.schemas import MAX_PATTERN_CHARS, MAX_PROBLEMS, DataSchema, pattern_fault, pointer, value_type
+from things.schemas import MAX_PATTERN_CHARS, MAX_PROBLEMS, DataSchema, pattern_fault, value_type
 
 
 @pytest.mark.parametrize(
@@ -88,9 +86,3 @@ def test_patterns_that_could_hold_the_loop_are_refused(text: str) -> None:
 )
 def test_type_of_values_is_declared_or_evident(definition: dict[str, object], expected: str | None) -> None:
     assert value_type(definition) == expected
-
-
-def test_pointers_are_escaped() -> None:
-    assert pointer("a/b", "c~d", 0) == "/a~1b/c~0d/0"
-    assert pointer() == ""
-    assert json.dumps(pointer("ü")) == '"/\\u00fc"'

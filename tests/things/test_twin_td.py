@@ -13,7 +13,7 @@ from things.td import ThingDescription
 from things.td_rules import TD_10, TD_11, problems_of
 from things.twin_td import DISCOVERY, Allowed, Forms, FormsOf, TwinSecurity, presence_names, twin_td
 
-TWIN = TwinID("plant", "pump-1")
+TWIN = TwinID.of("plant", "pump-1")
 BASE = "https://127.0.0.1:8443"
 BEARER = TwinSecurity(definitions={"bearer": {"scheme": "bearer", "in": "header"}}, names=["bearer"])
 BASIC = TwinSecurity(definitions={"basic": {"scheme": "basic", "in": "header"}}, names=["basic"])

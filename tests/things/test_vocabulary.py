@@ -3,8 +3,6 @@
 import json
 from collections import Counter
 
-import pytest
-
 from things.context import CONTEXT
 from things.schemas import DataSchema
 from things.td import ThingDescription
@@ -16,8 +14,6 @@ from things.vocabulary import (
     PropertyType,
     Term,
     Unit,
-    from_hiveot,
-    unit_symbol,
 )
 
 NAMES = [*(str(word) for kind in WORDS for word in kind), *map(str, Unit), *map(str, Term)]
@@ -34,25 +30,6 @@ def test_every_term_is_explained_in_the_context_document() -> None:
     assert explained == set(NAMES)
     assert CONTEXT["@context"]["skep"] == NAMESPACE
     assert json.loads(json.dumps(CONTEXT)) == CONTEXT
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("hiveot:thing:sensor:thermometer", DeviceType.THERMOMETER),
-        ("hiveot:prop:env:temperature", PropertyType.TEMPERATURE),
-        ("hiveot:unit:celcius", Unit.CELSIUS),
-        ("hiveot:thing:unheard:of", None),
-    ],
-)
-def test_names_of_hiveot_lead_to_ours(theirs: str, ours: str | None) -> None:
-    assert from_hiveot(theirs) == ours
-
-
-def test_unit_is_shown_by_its_symbol_and_foreign_units_as_they_stand() -> None:
-    assert unit_symbol(Unit.CELSIUS) == "°C"
-    assert unit_symbol("hiveot:unit:kilowatthour") == "kWh"
-    assert unit_symbol("furlong") == "furlong"
 
 
 def test_constants_are_plain_text_in_a_td() -> None:

@@ -207,7 +207,7 @@ async def furnished(
             made[name] = await add(runtime, name, role)
         for thing_id, td in (things or {}).items():
             described = ThingDescription.of(dict(td), agent=True)
-            await runtime.running.rooms.twin.directory.put(thing_id, described, agent=thing_id.split(":")[1])
+            await runtime.running.stores.twin.directory.put(thing_id, described, agent=thing_id.split(":")[1])
     if settings:
         (home / "skep.toml").write_text(settings, "utf-8")
     return made

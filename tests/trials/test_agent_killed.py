@@ -82,7 +82,7 @@ async def test_a_request_interrupted_by_a_kill_of_its_agent_has_its_effect_once(
 async def test_an_answer_that_no_runtime_took_is_given_by_the_next_run_of_the_agent(site: Site) -> None:
     with site.agent():
         async with site.consumer() as ann:
-            first = await ann.invoke(VALVE, "turn", wait=30)
+            first = await ann.invoke(VALVE, "turn", wait_s=30)
             assert first.output == "done"
             waiting = await ann.invoke(VALVE, "turn")
             await site.runtime.kill()

@@ -19,6 +19,8 @@ from things.addresses import Kind
 from things.delivery import Reason, State
 from things.errors import TokenExpired
 from things.identity import AccountType
+from things.lake import Quality
+from things.times import rfc3339
 
 pytestmark = pytest.mark.anyio
 
@@ -105,6 +107,57 @@ async def test_a_value_of_the_past_never_replaces_the_latest_but_is_stored(tmp_p
         assert value.created <= wall_clock() + 300_000_000
 
 
+# ---------------------------------------------------------------- an excursion of the clock, at every door
+
+
+@pytest.mark.parametrize("states_time", [False, True])
+@pytest.mark.parametrize("jump_ns", [3_600 * 1_000_000_000, -3_600 * 1_000_000_000, 400 * DAY_NS])
+async def test_after_an_excursion_of_the_clock_every_door_shows_what_arrived_last(
+    tmp_path: Path, watch: Watch, jump_ns: int, states_time: bool
+) -> None:
+    works, mia = await _prepared(tmp_path)
+    flow = "things/works/pump-1/property/flow"
+    async with (
+        skep(tmp_path) as running,
+        mqtt_client(running.mqtt_address, mia) as observer,
+        httpx.AsyncClient(base_url=running.http, headers={"authorization": f"Bearer {mia.token}"}) as reader,
+        httpx.AsyncClient(base_url=running.http, headers={"authorization": f"Bearer {works.token}"}) as pump,
+    ):
+        await observer.subscribe(flow, qos=1)
+
+        stated = 0
+
+        async def publish(value: int) -> None:
+            nonlocal stated
+            at = running.running.stores.clocks.now() - 1_000
+            # Time that goes on from a former run is some moments behind; the agent's own clock does not follow it.
+            stated = stated + 1 if 0 <= stated - at < 1_000_000 else at
+            created = {"created": rfc3339(stated)} if states_time else {}
+            path = "/agent/things/pump-1/properties"
+            (await pump.post(path, params=created, json={"flow": value})).raise_for_status()
+            with anyio.fail_after(10):
+                assert (await anext(observer.messages)).payload == str(value).encode()
+
+        for value, ahead_ns in enumerate((0, jump_ns, 0, 0, 0), 1):
+            watch.ahead_ns = ahead_ns
+            await publish(value)
+        async with mqtt_client(running.mqtt_address, mia) as late:
+            await late.subscribe(flow, qos=1)
+            with anyio.fail_after(10):
+                retained = await anext(late.messages)
+
+        assert retained.payload == b"5"
+        assert (await reader.get(f"/things/{THING}/properties/flow")).json() == 5
+        assert await _health(running) == (True, jump_ns < 0)
+        stored = (await reader.get(f"/things/{THING}/history?name=flow")).json()["items"]
+        assert [item["quality"] & Quality.LATE for item in stored] == [0] * 5
+    async with (
+        skep(tmp_path) as again,
+        httpx.AsyncClient(base_url=again.http, headers={"authorization": f"Bearer {mia.token}"}) as reader,
+    ):
+        assert (await reader.get(f"/things/{THING}/properties/flow")).json() == 5
+
+
 # ---------------------------------------------------------------- a start with the clock in the past, a whole runtime
 
 
@@ -151,7 +204,7 @@ async def test_what_is_asked_while_the_clock_is_in_the_past_waits_through_the_st
     assert asked.input == 5
     assert [status["state"] for status in seen][-1] == "completed"
     async with skep(tmp_path) as later:
-        clocks = later.running.rooms.clocks
+        clocks = later.running.stores.clocks
         # Nothing waits any more: requests are timed by the clock on the wall again.
         assert abs(clocks.steady() - clocks.now()) < 60_000_000
 
@@ -163,7 +216,7 @@ async def test_a_request_that_waits_is_not_kept_for_longer_by_a_restart_either(t
 
     watch.ahead_ns = DAY_NS
     async with skep(tmp_path) as after:
-        row = await after.running.rooms.twin.ledger.by_reference("mia", "r1")
+        row = await after.running.stores.twin.ledger.by_reference("mia", "r1")
         assert row is not None
         ended = await after.running.runtime.final(row.request_id, 5)
 
@@ -194,26 +247,26 @@ async def test_a_session_kept_while_the_clock_is_in_the_past_is_there_when_it_is
 async def test_time_goes_on_from_the_latest_that_was_seen(tmp_path: Path, watch: Watch) -> None:
     await _prepared(tmp_path)
     async with skep(tmp_path) as before:
-        administration = before.running.rooms.authenticator.administration
+        administration = before.running.stores.authenticator.administration
         _, brief = await administration.add("brief", AccountType.AGENT, token_validity_s=3_600, by="test")
         _, long = await administration.add("long", AccountType.AGENT, token_validity_s=90_000, by="test")
         assert brief is not None
         assert long is not None
         watch.ahead_ns = 2 * 3_600 * 1_000_000_000
-        seen = before.running.rooms.clocks.now()
+        seen = before.running.stores.clocks.now()
         with pytest.raises(TokenExpired):
-            before.running.rooms.authenticator.verify(brief)
+            before.running.stores.authenticator.verify(brief)
 
     for ahead_ns in (-50 * YEAR_NS, -DAY_NS):
         watch.ahead_ns = ahead_ns
         async with skep(tmp_path) as past:
-            rooms = past.running.rooms
-            times = [rooms.clocks.now() for _ in range(3)]
+            stores = past.running.stores
+            times = [stores.clocks.now() for _ in range(3)]
 
             assert seen <= times[0] <= times[1] <= times[2] < seen + 60_000_000
-            assert rooms.authenticator.verify(long).account == "long"
+            assert stores.authenticator.verify(long).account == "long"
             with pytest.raises(TokenExpired):
-                rooms.authenticator.verify(brief)
+                stores.authenticator.verify(brief)
         seen = times[-1]
 
 

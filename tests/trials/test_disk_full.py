@@ -91,11 +91,11 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     home, made = tmp_path / "home", tmp_path / "made"
     async with skep(made) as runtime:
         works, boss = await add(runtime, "works", "agent"), await add(runtime, "boss", "admin")
-        await runtime.running.rooms.authenticator.administration.add(
+        await runtime.running.stores.authenticator.administration.add(
             "ann", AccountType.CONSUMER, Role.VIEWER, password=PASSWORD, by="test"
         )
         described = ThingDescription.of(PUMP, agent=True)
-        await runtime.running.rooms.twin.directory.put("dtw:works:pump-1", described, agent="works")
+        await runtime.running.stores.twin.directory.put("dtw:works:pump-1", described, agent="works")
     home.mkdir()
     wrapped = ["unshare", "-rm", "sh", "-c", _MOUNT, str(home), SIZE, str(made)]
     async with runtime_process(home, wrapped=wrapped) as process:

@@ -62,11 +62,14 @@ class Request:
     deadline: int | None = None
     """Set by the first delivery; runs on while the agent is away."""
     reason: Reason | None = None
+    was_handed: bool = False
+    """The agent got it; or a runtime that crashed meant to hand it over, and nobody knows whether it did."""
+    has_seen_crash: bool = False
 
     @property
     def is_queued(self) -> bool:
-        """It waits, and no agent ever had it."""
-        return self.state is State.PENDING and self.deadline is None
+        """It waits, and no agent can have had it."""
+        return self.state is State.PENDING and not self.was_handed
 
     def taken(self, state: State, now: int) -> None:
         """Take a step as the table of states says."""
@@ -80,7 +83,7 @@ class Request:
         return self.state not in FINAL and (self.expires if self.deadline is None else self.deadline) <= now
 
     def run_out(self) -> None:
-        self.reason = Reason.EXPIRED if self.deadline is None else Reason.TIMEOUT
+        self.reason = Reason.TIMEOUT if self.was_handed else Reason.EXPIRED
         self.state = State.FAILED
 
 
@@ -297,6 +300,7 @@ class LivesOfRequests(RuleBasedStateMachine):
         assert refused is None
         if self._agent is not None:
             self._spoken.add(request.request_id)
+        request.was_handed = True
         if request.state is State.PENDING:
             request.taken(State.DELIVERED, self._now)
         request.taken(state, self._now)
@@ -361,6 +365,12 @@ class LivesOfRequests(RuleBasedStateMachine):
         for request in self._requests.values():
             row = await self._house.twin.ledger.get(request.request_id)
             assert row is not None, f"{request} is lost"
+            if request.request_id in self._seen.received or (row.attempts and request.has_seen_crash):
+                request.was_handed = True
+            if request.was_handed and not row.attempts:
+                found.append(f"{request.reference} was handed over and is not counted")
+            if row.attempts and not request.was_handed and self._agent is None:
+                found.append(f"{request.reference} was never handed over and is counted")
             finals = [step.state for step in row.transitions if step.state in FINAL]
             assert len(finals) == (1 if row.state in FINAL else 0), row.transitions
             if (row.state, row.reason if row.state in FINAL else None) != (request.state, self._reason(request)):
@@ -454,6 +464,10 @@ class LivesOfRequests(RuleBasedStateMachine):
         shutil.rmtree(self._house_home)
         for one in accepted:
             one.request_id = one.request_id if one in answered else ""
+        for one in self._requests.values():
+            one.has_seen_crash = True
+            # What the dying one still handed over, nobody has had.
+            one.was_handed = one.was_handed and one.request_id in self._seen.received
         await self._start(after)
         for one in answered:
             assert await self._house.twin.ledger.get(one.request_id) is not None, f"{one} was accepted and is lost"

@@ -83,7 +83,7 @@ def longer(these: Sequence[float], those: Sequence[float]) -> float:
 
 async def compared(home: Path, door: str, rounds: int, bound: float) -> str:
     async with skep(home, security={"login_attempts_per_minute": 100_000}) as runtime:
-        administration = runtime.running.rooms.authenticator.administration
+        administration = runtime.running.stores.authenticator.administration
         for name in ("ann", "dan"):
             await administration.add(
                 name, AccountType.CONSUMER, Role.VIEWER, password=PASSWORD, with_token=False, by="test"

@@ -75,7 +75,7 @@ class LivesInAProcess(RuleBasedStateMachine):
         if request is not None and self._agent is not None:
             self._agent.acknowledge(request.request_id)
             if request.state is State.PENDING:
-                request.state, request.was_delivered = State.DELIVERED, True
+                request.state = State.DELIVERED
 
     @precondition(lambda self: self._agent is not None and self._requests)
     @rule(
@@ -216,7 +216,7 @@ class LivesInAProcess(RuleBasedStateMachine):
         return [
             one
             for one in self._of(thing)
-            if one.kind == "level" and one.state is State.PENDING and not one.was_delivered and not self._is_handed(one)
+            if one.kind == "level" and one.state is State.PENDING and not one.attempts and not self._is_handed(one)
         ]
 
     def _owed(self) -> list[Request]:
@@ -311,7 +311,7 @@ class LivesInAProcess(RuleBasedStateMachine):
         assert self._agent is not None
         if await self._agent.say(request.request_id, state):
             assert not request.is_over, f"{request} took {state}"
-            request.state, request.was_delivered = state, True
+            request.state = state
             request.reason = Reason.AGENT_ERROR if state is State.FAILED else None
             self._spoken.add(request.request_id)
         else:
@@ -382,11 +382,13 @@ class LivesInAProcess(RuleBasedStateMachine):
         rows = await self._open_rows()
         for request in [one for one in self._requests.values() if not one.is_over]:
             row = rows.get(request.request_id) or await self._row(request)
-            request.opened = row["transitions"][0]["seq"]
+            request.opened, request.attempts = row["transitions"][0]["seq"], row["attempts"]
             if not self._ran_out(request, row):
                 self._turned_out(request, row)
             if row["state"] != request.state:
                 found.append(f"{request} is {row['state']} {row.get('reason')}")
+            elif request.request_id in self._received and not request.attempts:
+                found.append(f"{request} was handed over and is not counted")
             elif until_due and not request.is_over and due_of(request, row) <= wall_clock() + int(2 * BRIEF_S * 1e6):
                 found.append(f"{request} is still to end")
         self._note_received(self._agent)
@@ -399,8 +401,9 @@ class LivesInAProcess(RuleBasedStateMachine):
             late = wall_clock() - max(due, self._back_since(due))
             assert row["state"] in FINAL or late <= LATE_US + 500_000, f"{request} is {late / 1e6:.1f} s late"
             return False
-        was_delivered = any(step["state"] == State.DELIVERED for step in row["transitions"])
-        assert row["reason"] == (Reason.TIMEOUT if was_delivered else Reason.EXPIRED)
+        if request.request_id in self._received or self._is_handed(request):
+            assert row["reason"] == Reason.TIMEOUT, f"{request} was handed over and is said never to have been"
+        assert row["reason"] == (Reason.TIMEOUT if row["attempts"] else Reason.EXPIRED)
         at = parse_time(row["transitions"][-1]["at"])
         assert due <= at <= max(due, self._back_since(due)) + LATE_US, f"{request} ended {(at - due) / 1e6:.1f} s late"
         request.state, request.reason = State.FAILED, Reason(row["reason"])

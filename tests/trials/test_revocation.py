@@ -19,7 +19,7 @@ import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from authz.documents import RuleDocument, parsed
+from authz.documents import RuleDocument
 from authz.policy.sets import set_document
 from tests.bindings.messaging_node.support import SM
 from tests.bindings.messaging_node.support import client as node_client
@@ -29,6 +29,7 @@ from tests.trials.process import mqtt_client
 from things.delivery import DeliveryStatus
 from things.identity import AccountType, Principal, Role
 from things.messages import Message, Operation
+from things.parsing import parsed
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +124,7 @@ class Trial:
                     watcher.heard.append(int(json.loads(text)["body"]["value"]))
 
     async def long_poll(self, watcher: Watcher) -> None:
-        after = self.runtime.running.rooms.twin.history.last_row
+        after = self.runtime.running.stores.twin.history.last_row
         async with self._http() as client:
             while True:
                 reply = await client.get(f"/stream?agent=works&kind=event&after={after}&wait=20")
@@ -148,17 +149,17 @@ Act = Callable[[Skep, str], Awaitable[object]]
 
 
 async def _disable(runtime: Skep, name: str) -> None:
-    await runtime.running.rooms.authenticator.administration.disable(name, by="test")
+    await runtime.running.stores.authenticator.administration.disable(name, by="test")
 
 
 async def _revoke_token(runtime: Skep, name: str) -> None:
-    authenticator = runtime.running.rooms.authenticator
+    authenticator = runtime.running.stores.authenticator
     (token,) = authenticator.register.tokens_of(name)
     await authenticator.administration.revoke_token(token.token_id, by="test")
 
 
 async def _logout(runtime: Skep, name: str) -> None:
-    authenticator = runtime.running.rooms.authenticator
+    authenticator = runtime.running.stores.authenticator
     (login,) = authenticator.register.logins_of(name)
     await authenticator.logout(
         Principal(account=name, type=AccountType.CONSUMER, role=Role.VIEWER, login_id=login.login_id)
@@ -166,18 +167,18 @@ async def _logout(runtime: Skep, name: str) -> None:
 
 
 async def _role(runtime: Skep, name: str) -> None:
-    await runtime.running.rooms.authenticator.administration.set_role(name, Role.NONE, by="test")
+    await runtime.running.stores.authenticator.administration.set_role(name, Role.NONE, by="test")
 
 
 async def _rule(runtime: Skep, name: str) -> None:
     document = {"id": f"no-{name}", "effect": "deny", "thing": "dtw:works:*", "accounts": [name]}
-    await runtime.running.rooms.authorizer.put_rule(parsed(RuleDocument, document), ROOT)
+    await runtime.running.stores.authorizer.put_rule(parsed(RuleDocument, document), ROOT)
 
 
 async def _policy(runtime: Skep, name: str) -> None:
     rule = {"id": "no", "effect": "block", "target": {"sender": name}}
     document = {"id": f"no-{name}", "policies": [{"id": "all", "rules": [rule]}]}
-    await runtime.running.rooms.authorizer.put_policy_set(set_document(document))
+    await runtime.running.stores.authorizer.put_policy_set(set_document(document))
 
 
 CLOSING: dict[str, Act] = {"disabled": _disable, "token-revoked": _revoke_token, "logout": _logout, "role": _role}
@@ -190,7 +191,7 @@ async def _account(runtime: Skep, name: str, act: str) -> Account:
     """With the credential that the act ends."""
     if act != "logout":
         return await runtime.add(name, role="viewer")
-    authenticator = runtime.running.rooms.authenticator
+    authenticator = runtime.running.stores.authenticator
     await authenticator.administration.add(
         name, AccountType.CONSUMER, Role.VIEWER, password=PASSWORD, with_token=False, by="test"
     )

@@ -16,7 +16,7 @@ import anyio
 import psutil
 import pytest
 
-from tests.bindings.mqtt.server_peer import Client, connect, publish, subscribe
+from tests.bindings.mqtt.engines.native.peer import Client, connect, publish, subscribe
 from tests.support import Account
 from tests.trials.process import RuntimeProcess, furnished, runtime_process
 

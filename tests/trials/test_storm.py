@@ -247,8 +247,8 @@ async def judged(storm: Storm) -> str:
         for one, at in books.answered.items()
         if by_id[one].state is not State.COMPLETED and by_id[one].transitions[-1].at > at
     ]
-    taken = [row for row in rows.values() if row.reason is Reason.EXPIRED and row.attempts]
     expired = [row for row in rows.values() if row.reason is Reason.EXPIRED]
+    taken = [row for row in expired if row.attempts or row.request_id in received]
     late = [row for row in expired if _lateness_s(storm.process, row) > LATE_S]
     unseen = [row for row in rows.values() if row.state is State.COMPLETED and row.request_id not in received]
     disordered = _disordered(books, by_id)

@@ -51,7 +51,8 @@ class Request:
     """Sequence number of its first step, once the ledger was asked."""
     state: State = State.PENDING
     reason: Reason | None = None
-    was_delivered: bool = False
+    attempts: int = 0
+    """How often it was handed over, by the ledger."""
     may_be: set[State] = field(default_factory=set)
     """Final states that were said or asked for, and nobody knows whether the runtime heard it."""
 

@@ -1,16 +1,13 @@
 """The twin's stores in a fresh home, over every database there is to test with."""
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
 
+from tests.postgresql import emptied
 from twin.store import Twin, open_twin
-
-POSTGRES_URL = os.environ.get("SKEP_TEST_POSTGRES")
 
 OpenTwin = Callable[[], AbstractAsyncContextManager[Twin]]
 
@@ -30,25 +27,12 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        pytest.param(
-            "postgresql", marks=pytest.mark.skipif(POSTGRES_URL is None, reason="SKEP_TEST_POSTGRES names no database")
-        ),
-    ]
-)
+@pytest.fixture(params=["sqlite", "postgresql"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenTwin:
     """Opens the stores of one home; the second time as after a restart."""
     url: str | None = None
     if request.param == "postgresql":
-        assert POSTGRES_URL is not None
-        url = POSTGRES_URL
-        engine = create_engine(url)
-        with engine.begin() as connection:
-            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-            connection.exec_driver_sql("CREATE SCHEMA public")
-        engine.dispose()
+        url = emptied(request.getfixturevalue("postgresql_server"))
 
     @asynccontextmanager
     async def again() -> AsyncIterator[Twin]:

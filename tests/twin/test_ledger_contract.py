@@ -121,6 +121,38 @@ async def test_a_cancelled_or_expired_request_was_never_delivered(opened: OpenTw
     assert all(len(row.transitions) == 2 for row in rows)
 
 
+async def test_a_request_that_was_handed_over_and_never_acknowledged_cannot_expire(opened: OpenTwin) -> None:
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            for number, attempts in ((1, 1), (2, 0), (3, 0)):
+                await twin.ledger.open(request(number, attempts=attempts))
+            await twin.ledger.advance("r3", State.CANCELLED, now=T0)
+            counted = await twin.ledger.count_hand_over(["r2", "r3", "unknown"])
+        async with opened() as twin:
+            due = await twin.ledger.due(T0 + 100 * S, limit=10)
+            for row in due:
+                with pytest.raises(IllegalStatus):
+                    await twin.ledger.advance(row.request_id, State.FAILED, now=T0 + 100 * S, reason=Reason.EXPIRED)
+            ended = [
+                await twin.ledger.advance(row.request_id, State.FAILED, now=T0 + 100 * S, reason=Reason.TIMEOUT)
+                for row in due
+            ]
+
+    assert list(counted) == ["r2"]
+    assert [(row.request_id, row.attempts, row.seq) for row in due] == [("r1", 1, 1), ("r2", 1, 2)]
+    assert [(row.reason, row.attempts) for (row,) in ended] == [(Reason.TIMEOUT, 1), (Reason.TIMEOUT, 1)]
+
+
+async def test_a_hand_over_that_did_not_take_place_is_taken_back(opened: OpenTwin) -> None:
+    with anyio.fail_after(20):
+        async with opened() as twin:
+            await twin.ledger.open(request(1, attempts=1))
+            await asyncio.gather(*(twin.ledger.count_hand_over(["r1"], by=-1) for _ in range(2)))
+            (row,) = await twin.ledger.advance("r1", State.FAILED, now=T0 + 100 * S, reason=Reason.EXPIRED)
+
+    assert row.attempts == 0
+
+
 async def test_a_clock_that_was_looked_at_before_the_agent_was_faster_ends_nothing(opened: OpenTwin) -> None:
     with anyio.fail_after(20):
         async with opened() as twin:
@@ -207,6 +239,7 @@ async def test_the_deadline_restarts_with_each_word_and_runs_on_after_a_lost_ses
             delivered = await twin.ledger.next_due()
             await twin.ledger.advance("r1", State.WAITING, now=T0 + 20 * S, agent="agent")
             (back,) = await twin.ledger.advance("r1", State.PENDING, now=T0 + 30 * S)
+            await twin.ledger.count_hand_over(["r1"])
             (again,) = await twin.ledger.advance("r1", State.DELIVERED, now=T0 + 40 * S)
             lapsed = await twin.ledger.due(T0 + 80 * S, limit=10)
             early = await twin.ledger.due(T0 + 80 * S - 1, limit=10)
@@ -231,7 +264,6 @@ async def test_queues_of_an_agent_are_oldest_first_and_paged(opened: OpenTwin) -
 
             assert [row.request_id for row in [*first, *rest]] == ["r5", "r3", "r1"]
             assert [row.request_id for row in unanswered] == ["r4"]
-            assert await twin.ledger.agents_waiting() == ["agent", "other"]
             assert await twin.ledger.waiting_counts() == ({"agent": 3, "other": 1}, {"carol": 3, "dave": 1})
 
 

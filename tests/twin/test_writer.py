@@ -1,21 +1,24 @@
 """Group commit: order, isolation of jobs, and what happens when the disk is full or fails."""
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+import twin.writer
 from things.errors import QueueFull, SkepError, StorageDamaged, StorageFailed, StorageFull, Unavailable
 from twin.database import open_database
 from twin.migrations import Migration
 from twin.reserve import Reserve
-from twin.writer import GroupThread, storage_error
+from twin.writer import SHORTEST_PAUSE_S, GroupThread, storage_error
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +129,38 @@ async def test_a_file_held_by_another_program_is_tried_again() -> None:
             await thread.submit(1)
         held = False
         assert await thread.submit(2) == 2
+        await thread.close()
+
+
+@pytest.mark.parametrize(
+    "shortage", [OSError(errno.EMFILE, "too many"), MemoryError(), error_named("SQLITE_CANTOPEN")], ids=repr
+)
+async def test_a_shortage_of_descriptors_or_memory_passes_and_is_tried_again_with_back_off(
+    monkeypatch: pytest.MonkeyPatch, shortage: Exception
+) -> None:
+    now, tries, is_short = 0.0, 0, True
+    monkeypatch.setattr(twin.writer, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def write(jobs: Sequence[int]) -> Sequence[int]:
+        nonlocal tries
+        tries += 1
+        if is_short:
+            raise shortage
+        return jobs
+
+    with anyio.fail_after(20):
+        thread: GroupThread[int, int] = GroupThread("test", write)
+        for pause_s in (SHORTEST_PAUSE_S, 2 * SHORTEST_PAUSE_S):
+            for _ in range(3):  # the first of them is tried
+                with pytest.raises(StorageFailed):
+                    await thread.submit(1)
+            assert isinstance(thread.failure, StorageFailed)
+            now += pause_s
+        assert tries == 2
+        assert thread.failure is None
+        is_short = False
+        assert await thread.submit(2) == 2
+        assert await thread.submit(3) == 3
         await thread.close()
 
 

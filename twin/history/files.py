@@ -12,10 +12,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
-from things.errors import NewerSchema, StorageDamaged
+from things.addresses import Kind
+from things.errors import NewerSchema, StorageDamaged, StorageFailed
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,9 @@ MAX_INTEGER = 2**63 - 1
 ROW_ID_BLOCK = 1_000_000
 """Row ids promised at a time in `row-ids`, so that a lost newest file never leads to an id used twice."""
 
+_KINDS = frozenset(kind.value for kind in Kind)
 _NAME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:\.(\d+))?\.db")
+_COLUMNS = "row_id, key, created, mid, value, received, quality, td_version, source_time"
 _CREATE = """
 CREATE TABLE keys (key INTEGER PRIMARY KEY, thing_id TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
     UNIQUE (thing_id, kind, name));
@@ -68,17 +71,34 @@ def found_files(folder: Path) -> tuple[list[DayFile], list[Path]]:
         try:
             # Only the newest can have been written when the power went; the rest was checked when it was.
             files.append(_opened(path, check=path == named[-1]))
-        except sqlite3.DatabaseError as error:
-            damaged.append(set_aside(path, str(error)))
+        except _DAMAGE as error:
+            damaged.append(_judged(path, error))
     files.sort(key=lambda file: file.first)
     for file in files[:-1]:
         if file.min_created is None and file.last >= file.first:
-            close_span(file)
+            try:
+                close_span(file)
+            except _DAMAGE as error:
+                damaged.append(_judged(file.path, error))
+                files = [kept for kept in files if kept is not file]
     return files, damaged
 
 
-def create(folder: Path, day: str, first: int) -> DayFile:
-    """A new, empty file for a day, complete and synced before it gets its name."""
+_DAMAGE = (sqlite3.Error, ValueError, TypeError, OverflowError)
+"""What a damaged file makes the driver raise: text that is none, numbers beyond 64 bits, values of the wrong type."""
+_SHORTAGE = ("SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_FULL", "SQLITE_READONLY")
+
+
+def _judged(path: Path, error: Exception) -> Path:
+    """Set a damaged file aside. Raises StorageFailed where the machine, not the file, is to blame."""
+    code = getattr(error, "sqlite_errorname", None) or ""
+    if code.startswith(_SHORTAGE):
+        raise StorageFailed(f"{path} cannot be opened: {error}") from error
+    return set_aside(path, str(error))
+
+
+def create(folder: Path, day: str, first: int, *, stamp: int = 0) -> DayFile:
+    """A new, empty file for a day, complete and synced before it gets its name; `stamp` says whose it is."""
     number, path = 1, folder / f"{day}.db"
     while path.exists():
         number += 1
@@ -90,6 +110,7 @@ def create(folder: Path, day: str, first: int) -> DayFile:
         connection.executescript(_CREATE)
         connection.execute("INSERT INTO span (first) VALUES (?)", (first,))
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute(f"PRAGMA application_id = {stamp}")
         connection.commit()
     _sync(partial)
     partial.replace(path)
@@ -123,6 +144,8 @@ def close_span(file: DayFile) -> None:
     with closing(writer(file)) as connection:
         low, high = connection.execute("SELECT min(created), max(created) FROM rows").fetchone()
         connection.execute("UPDATE span SET min_created = ?, max_created = ?", (low, high))
+        # Whoever reads it, such as a backup, must not hold up the commits behind this; the log is folded in later.
+        connection.execute("PRAGMA busy_timeout=0")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     file.min_created, file.max_created = low, high
 
@@ -184,6 +207,7 @@ def has_set_aside(folder: Path) -> bool:
 
 def _note(folder: Path, name: str, number: int) -> None:
     partial = folder / f"{name}.partial"
+    partial.touch(mode=0o600)
     with partial.open("w") as file:
         file.write(f"{number}\n")
         file.flush()
@@ -203,8 +227,16 @@ def _opened(path: Path, *, check: bool) -> DayFile:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
-        first, low, high = connection.execute("SELECT first, min_created, max_created FROM span").fetchone()
-        last = connection.execute("SELECT max(row_id) FROM rows").fetchone()[0]
+            # That check looks at pages, not at what the values mean.
+            for thing_id, kind, name in connection.execute("SELECT thing_id, kind, name FROM keys"):
+                if not (isinstance(thing_id, str) and isinstance(name, str) and kind in _KINDS):
+                    raise sqlite3.DatabaseError("a series without a name")
+        connection.execute(f"SELECT {_COLUMNS} FROM rows LIMIT 1").fetchone()
+        first, low, high = _integers(connection.execute("SELECT first, min_created, max_created FROM span"))
+        (last,) = _integers(connection.execute("SELECT max(row_id) FROM rows"))
+        if first is None:
+            raise sqlite3.DatabaseError("no first row id")
+        date.fromisoformat(match[1])
     return DayFile(
         path=path,
         day=match[1],
@@ -213,6 +245,13 @@ def _opened(path: Path, *, check: bool) -> DayFile:
         min_created=low,
         max_created=high,
     )
+
+
+def _integers(cursor: sqlite3.Cursor) -> tuple[int | None, ...]:
+    found = cursor.fetchone()
+    if found is None or any(value is not None and not isinstance(value, int) for value in found):
+        raise sqlite3.DatabaseError("numbers that are none")
+    return tuple(found)
 
 
 def _companions(path: Path) -> tuple[Path, ...]:

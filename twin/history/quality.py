@@ -7,14 +7,16 @@ remembered of a series is a few numbers; after a restart it begins with the late
 
 from collections.abc import Callable
 
+from things.bounded import Bounded
 from things.lake import Quality
+from things.lateness import is_late
 from things.messages import JSONValue, Message
 from things.records import Entry, Reading, Value
 from things.td import Affordance, ThingDescription
 from twin.values import LatestValues
 
 MAX_SERIES = 100_000
-"""Series that are remembered; the one that was first seen longest ago goes first."""
+"""Series that are remembered."""
 STUCK_AFTER = 3
 """Readings with one and the same source time: two can happen in an instant, three are a clock that stands still."""
 FLAT_READINGS, FLAT_US = 100, 3_600_000_000
@@ -30,8 +32,7 @@ class QualityWatch:
 
     def __init__(self, values: LatestValues, *, max_series: int = MAX_SERIES) -> None:
         self._values = values
-        self._max_series = max_series
-        self._series: dict[_Key, _Series] = {}
+        self._series = Bounded[_Key, _Series](max_series)
 
     def __call__(self, reading: Reading, message: Message, entry: Entry) -> int:
         """The flags of a reading that `message` brought about the Thing of `entry`; 0 for a good one."""
@@ -50,8 +51,6 @@ class QualityWatch:
             series.remember(before)
         elif (latest := self._values.get(reading.thing_id, reading.kind, reading.name)) is not None:
             series.begin(latest)
-        if len(self._series) >= self._max_series and key not in self._series:
-            del self._series[next(iter(self._series))]
         self._series[key] = series
         return series
 
@@ -69,6 +68,7 @@ class _Series:
         "is_valid",
         "known",
         "payload",
+        "received",
         "repeats",
         "td_version",
         "unit",
@@ -86,6 +86,7 @@ class _Series:
         # A set point may stand still for years; what is only read is measured.
         self.is_measured = affordance is not None and affordance.is_read_only and self.declared in ("number", "integer")
         self.created: int | None = None
+        self.received = 0
         self.payload = b""
         self.repeats = 1
         self.equal = 1
@@ -93,12 +94,14 @@ class _Series:
 
     def remember(self, before: "_Series") -> None:
         """Go on from what was known under an earlier TD."""
-        self.created, self.payload, self.repeats = before.created, before.payload, before.repeats
+        self.created, self.received = before.created, before.received
+        self.payload, self.repeats = before.payload, before.repeats
         self.equal, self.equal_since = before.equal, before.equal_since
 
     def begin(self, latest: Value) -> None:
         """Go on from the latest value after a restart."""
-        self.created, self.payload, self.equal_since = latest.created, latest.payload, latest.received
+        self.created, self.received = latest.created, latest.received
+        self.payload, self.equal_since = latest.payload, latest.received
 
     def judged(self, value: JSONValue) -> int:
         """Against the TD."""
@@ -116,7 +119,7 @@ class _Series:
         # Plain integers: combining members of an enum costs more than everything else here.
         flags = 0 if reading.source_time is None else int(Quality.FUTURE)
         created, last = reading.created, self.created
-        if last is not None and created < last:
+        if last is not None and created < last and is_late(created, reading.received, last, self.received):
             # Late rows say nothing about the present, so nothing is remembered of them.
             return flags | Quality.LATE
         if last is not None and created == last and has_source_time and reading.source_time is None:
@@ -133,7 +136,7 @@ class _Series:
                 flags |= Quality.FLATLINE
         else:
             self.payload, self.equal, self.equal_since = reading.value, 1, reading.received
-        self.created = created
+        self.created, self.received = created, reading.received
         return flags
 
 

@@ -7,7 +7,7 @@ since somebody may have seen them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import anyio
 import anyio.to_thread
 
+from things.callbacks import ignore
 from things.errors import Invalid, SkepError, StorageDamaged
 from things.records import Appended, HistoryQuery, Reading, Row
 from twin.history import files, reading
@@ -53,8 +54,9 @@ class HistoryStore:
         reserve: Reserve | None,
         *,
         durable: bool = True,
+        stamp: int = 0,
     ) -> None:
-        self._writer = DayWriter(folder, found, durable=durable)
+        self._writer = DayWriter(folder, found, durable=durable, stamp=stamp)
         self._damaged = damaged
         self._has_hole = files.has_set_aside(folder)
         self._limiter = anyio.CapacityLimiter(READERS)
@@ -65,7 +67,8 @@ class HistoryStore:
         self._placing: asyncio.TimerHandle
         self._unstored = 0
         """Placed rows handed to the thread and not stored yet."""
-        self._lost: Callable[[int, BaseException], None] = _nobody_told
+        self._lost: Callable[[int, BaseException], None] = ignore
+        self._dropping: Callable[[DayFile], Awaitable[None]] = _ignore_file
         self._thread: GroupThread[Job, Any] = GroupThread(
             "history", self._writer.write, finish=self._finish, reserve=reserve
         )
@@ -123,12 +126,6 @@ class HistoryStore:
         self._given += len(readings)
         return self._thread.submit(Append(first, readings))
 
-    def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
-        """`append` one row; `then` is called in the loop when it is committed, or with why it is not."""
-        self._submit_placed()
-        self._given += 1
-        self._thread.carry_out(Append(self._given, (reading,)), partial(_first, then))
-
     def place(self, reading: Reading) -> int | None:
         """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
         a repeat, or no id is promised. `read` sees it from now on."""
@@ -149,6 +146,10 @@ class HistoryStore:
         """Tell `callback`, in the loop, how many placed rows could not be stored, and why."""
         self._lost = callback
 
+    def on_drop(self, callback: Callable[[DayFile], Awaitable[None]]) -> None:
+        """Wait for `callback` before a file is dropped."""
+        self._dropping = callback
+
     def _submit_placed(self) -> None:
         """Hand over what was placed, as one job; before anything else, since ids rise from job to job."""
         placed, self._placed = self._placed, []
@@ -156,14 +157,22 @@ class HistoryStore:
             self._placing.cancel()
             self._unstored += len(placed)
             job = Append(self._given - len(placed) + 1, placed, is_apart=True)
-            self._thread.carry_out(job, partial(self._stored, len(placed)))
+            self._thread.submit(job).add_done_callback(partial(self._stored, len(placed)))
 
-    def _stored(self, count: int, outcome: Sequence[Appended] | BaseException) -> None:
+    def _stored(self, count: int, stored: "asyncio.Future[Sequence[Appended]]") -> None:
         self._unstored -= count
-        if isinstance(outcome, BaseException):
-            self._lost(count, outcome)
-        elif len(outcome) < count:
-            self._lost(count - len(outcome), Invalid("readings that cannot be stored"))
+        error = stored.exception()
+        if error is not None:
+            self._lost(count, error)
+        elif (missing := count - len(stored.result())) > 0:
+            self._lost(missing, Invalid("readings that cannot be stored"))
+
+    async def answered(self) -> int:
+        """A row up to which all who appended have been answered, and what they do then is done. Raises StorageFull,
+        StorageFailed."""
+        last = self.last_row
+        await self._thread.submit(ignore)  # answers come in the order of the jobs
+        return last
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         """The rows a query asks for, of what is committed; at most `query.limit`."""
@@ -186,7 +195,7 @@ class HistoryStore:
 
     async def drop(self, file: DayFile) -> None:
         """Drop a file that is not written any more."""
-
+        await self._dropping(file)
         future: asyncio.Future[None] = self._thread.submit(partial(self._writer.drop, file), frees=True)
         await future
 
@@ -200,7 +209,7 @@ class HistoryStore:
         if self._shown > self._writer.last:
             self._submit_placed()
             with suppress(SkepError):  # what cannot be written is not there to be read
-                await self._thread.submit(_nothing)
+                await self._thread.submit(ignore)
 
     # ------------------------------------------------------------ in worker threads
 
@@ -226,17 +235,17 @@ class HistoryStore:
 
 @asynccontextmanager
 async def open_history(
-    folder: Path, *, reserve: Reserve | None = None, durable: bool = True
+    folder: Path, *, reserve: Reserve | None = None, durable: bool = True, stamp: int = 0
 ) -> AsyncIterator[HistoryStore]:
     """Open the history in `folder`, made if absent. Damaged files are set aside and listed in `damaged`. Not `durable`:
-    commits survive the process, but not all of them a power cut."""
+    commits survive the process, but not all of them a power cut. New files carry `stamp`."""
 
     def opened() -> tuple[list[DayFile], list[Path]]:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return files.found_files(folder)
 
     found, damaged = await anyio.to_thread.run_sync(opened)
-    store = HistoryStore(folder, found, damaged, reserve, durable=durable)
+    store = HistoryStore(folder, found, damaged, reserve, durable=durable, stamp=stamp)
     try:
         yield store
     finally:
@@ -244,13 +253,5 @@ async def open_history(
             await store.close()
 
 
-def _first(then: Callable[[Appended | BaseException], None], outcome: Sequence[Appended] | BaseException) -> None:
-    then(outcome if isinstance(outcome, BaseException) else outcome[0])
-
-
-def _nobody_told(count: int, error: BaseException) -> None:
-    """Nobody wants to know of lost rows."""
-
-
-def _nothing() -> None:
-    """A job that ends when everything before it is committed."""
+async def _ignore_file(file: DayFile) -> None:
+    """Let the file go."""

@@ -46,8 +46,9 @@ class DayWriter:
     """The files of one history and the connection to the newest; everything but reading its fields belongs to the
     thread."""
 
-    def __init__(self, folder: Path, found: list[DayFile], *, durable: bool) -> None:
+    def __init__(self, folder: Path, found: list[DayFile], *, durable: bool, stamp: int = 0) -> None:
         self._folder = folder
+        self._stamp = stamp
         self._durable = durable
         self.files = found
         """By rising row id; the last one is being written. Replaced, never changed."""
@@ -250,7 +251,7 @@ class DayWriter:
             self.files = self.files[:-1]
         elif self.files:
             files.close_span(self.files[-1])
-        self.files = [*self.files, files.create(self._folder, day, self.last + 1)]
+        self.files = [*self.files, files.create(self._folder, day, self.last + 1, stamp=self._stamp)]
         self._open_for_writing()
 
     def _open_for_writing(self) -> None:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 READ_S = 60.0
 WRITE_S = 3600.0
 """Deadlines of one request: a first sealing of a long history, or a compaction, may take long."""
+GRACE_S = 86_400.0
+"""How long replaced files stay for readers that hold a snapshot."""
 MAX_WAITING = 64
 """Requests at the same time; more are refused as unavailable rather than queued for ever."""
 
@@ -41,19 +43,31 @@ class _Asked:
 
 
 def is_installed() -> bool:
-    """Whether the lake process has what it imports (the `lake` extra)."""
+    """Whether the lake process has what it imports: an installation without its dependencies has not."""
     return find_spec("pyarrow") is not None and find_spec("duckdb") is not None
 
 
 class LakeClient:
     """Asks the lake process of one gateway. Start `serve` in a task group first."""
 
-    def __init__(self, *, history: Path, lake: Path | str, gateway: str, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        *,
+        history: Path,
+        lake: Path | str,
+        gateway: str,
+        idle_s: float = IDLE_S,
+        grace_s: float = GRACE_S,
+        is_private: bool = False,
+    ) -> None:
+        """`is_private`: what the process makes is for its owner only, whatever the mask says."""
         self._command = [
             sys.executable,
             "-m",
             "twin.lake.worker",
-            *("--history", str(history), "--lake", str(lake), "--gateway", gateway, "--idle", str(idle_s)),
+            *("--history", str(history), "--lake", str(lake), "--gateway", gateway),
+            *("--idle", str(idle_s), "--grace", str(grace_s)),
+            *(["--private"] if is_private else []),
         ]
         self._asked: dict[int, _Asked] = {}
         self._next = 0
@@ -133,6 +147,11 @@ class LakeClient:
         """Merge small files: `{commits, merged, written, removed}`."""
         return await self._report("compact", {"days": list(days), "min_parts": min_parts}, WRITE_S)
 
+    async def keep(self, *, budget_s: float) -> Mapping[str, Any]:
+        """Merge what is worth merging, for so long, and remove what was replaced before the grace period: the members
+        of `twin.lake.upkeep.Kept`."""
+        return await self._report("keep", {"budget_s": budget_s}, WRITE_S)
+
     async def retain(
         self,
         rules: Sequence[Mapping[str, Any]],
@@ -170,7 +189,7 @@ class LakeClient:
 
     async def _ask(self, do: str, arguments: Mapping[str, Any], deadline_s: float) -> Any:
         if not is_installed():
-            raise Unavailable("sealed history needs pyarrow and DuckDB: pip install 'skep[lake]'")
+            raise Unavailable("sealed history needs pyarrow and DuckDB, which are not installed: pip install skep")
         if len(self._asked) >= MAX_WAITING:
             raise Unavailable("too many requests wait for the lake process")
         self._next += 1

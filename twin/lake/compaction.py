@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from things.errors import StorageDamaged
 from things.lake import READINGS, SORT_ORDER, TABLES, Commit, Part, Snapshot
-from twin.lake.manifest import GRACE_US, Manifest
+from twin.lake.manifest import Manifest
+from twin.lake.parts import dataset_of, files_of, naming
 from twin.lake.tables import arrow_schema, write_parquet
 
 MAX_ROWS = 1_000_000
@@ -25,6 +25,13 @@ class Compacted(NamedTuple):
     merged: int
     written: int
     removed: int
+
+
+class Swept(NamedTuple):
+    """What one sweep removed."""
+
+    files: int
+    bytes: int
 
 
 class Compactor:
@@ -41,31 +48,38 @@ class Compactor:
         base = self.manifest.snapshot()
         commits = merged = 0
         for group in self._groups(base, days, max(min_parts, 2)):
-            part = self._merged(base, group)
-            commit = Commit(
-                gateway=base.gateway,
-                seq=base.seq + 1,
-                first=base.sealed + 1,
-                last=base.sealed,
-                parts=(part,),
-                replaces=tuple(old.path for old in group),
-            )
-            base = self.manifest.commit(base, commit)
+            base = self.merge(base, group)
             commits, merged = commits + 1, merged + len(group)
-        return Compacted(commits, merged, commits, self.sweep(base))
+        return Compacted(commits, merged, commits, self.sweep(base).files)
 
-    def sweep(self, snapshot: Snapshot) -> int:
+    def merge(self, base: Snapshot, group: Sequence[Part]) -> Snapshot:
+        """Make one part of several of a folder, by one commit. Raises StorageDamaged if one cannot be read."""
+        commit = Commit(
+            gateway=base.gateway,
+            seq=base.seq + 1,
+            first=base.sealed + 1,
+            last=base.sealed,
+            parts=(self._merged(base, group),),
+            replaces=tuple(old.path for old in group),
+        )
+        return self.manifest.commit(base, commit)
+
+    def sweep(self, snapshot: Snapshot) -> Swept:
         """Remove files that were replaced before the grace period, then the commits that only spoke of them."""
-        settled = self.manifest.now() - GRACE_US
+        settled = self.manifest.now() - self.manifest.grace_us
         live = {part.path for part in snapshot.parts}
-        gone = 0
-        for path, since in self.manifest.replaced():
-            if since < settled and path not in live and self.place.exists(path):
-                self.place.remove(path)
-                gone += 1
-        self.manifest.checkpoint(snapshot)
+        replaced = self.manifest.replaced()
+        sizes: dict[str, int] = {}
+        for folder in {path.rpartition("/")[0] for path, since in replaced if since < settled}:
+            sizes |= {file.path: file.size for file in self.place.walk(folder)}
+        old = [path for path, since in replaced if since < settled and path not in live and path in sizes]
+        for path in old:
+            self.place.remove(path)
+        # Even a lake that is sealed seldom has its commits folded, a day at a time.
+        if self.manifest.is_long(snapshot):
+            self.manifest.checkpoint(snapshot)
         self.manifest.trim()
-        return gone
+        return Swept(len(old), sum(sizes[path] for path in old))
 
     def _groups(self, snapshot: Snapshot, days: Sequence[str], min_parts: int) -> Iterator[Sequence[Part]]:
         folders: dict[str, list[Part]] = {}
@@ -91,7 +105,7 @@ class Compactor:
         folder = parts[0].path.rpartition("/")[0]
         path = f"{folder}/part-{first:015d}-{last:015d}-{base.seq + 1:012d}.parquet"
         written = self.place.write(path, lambda file: write_parquet(table, file))
-        return Part(path=path, rows=table.num_rows, sha256=written.sha256, first=first, last=last)
+        return written.part(rows=table.num_rows, first=first, last=last)
 
 
 def read_parts(manifest: Manifest, parts: Sequence[Part]) -> pa.Table:
@@ -101,12 +115,9 @@ def read_parts(manifest: Manifest, parts: Sequence[Part]) -> pa.Table:
     schema = arrow_schema(TABLES[name], manifest.gateway)
     rows = sum(part.rows for part in parts)
     shown = ", ".join(f"{part.path} (rows {part.first} to {part.last})" for part in parts[:3])
-    try:
-        paths = [part.path for part in parts]
-        dataset = pads.dataset(paths, schema=schema, format="parquet", filesystem=manifest.place.filesystem)
-        table = dataset.to_table()
-    except (OSError, pa.ArrowException) as error:
-        raise StorageDamaged(f"cannot read {shown}: {error}") from error
+    files = files_of(manifest.place, parts)
+    with naming(files, f"cannot read {shown}"):
+        table = dataset_of(files, schema).to_table()
     if table.num_rows != rows:
         raise StorageDamaged(f"{shown} hold {table.num_rows} rows where the manifest has {rows}")
     if name == READINGS:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from things.declared import UNKNOWN, Declared, series_of
-from things.lake import THINGS, Snapshot
+from things.lake import THINGS, THINGS_COLUMNS, Snapshot
+from twin.lake.parts import dataset_of, files_of, naming
 from twin.lake.places import Place
+from twin.lake.tables import arrow_schema
 
 
 class SeriesTypes:
@@ -21,11 +21,13 @@ class SeriesTypes:
 
     def load(self, snapshot: Snapshot) -> None:
         """Take in the parts of `things` that are not known yet."""
-        for part in snapshot.parts:
-            if part.table == THINGS and part.path not in self._loaded:
-                with self._place.filesystem.open_input_file(part.path) as file:
-                    self.add(pq.read_table(file).to_pylist())
-                self._loaded.add(part.path)
+        new = [part for part in snapshot.parts if part.table == THINGS and part.path not in self._loaded]
+        if not new:
+            return
+        files = files_of(self._place, new)
+        with naming(files, f"the Thing Descriptions of the lake at {self._place.url} cannot be read"):
+            self.add(dataset_of(files, arrow_schema(THINGS_COLUMNS)).to_table().to_pylist())
+        self._loaded.update(part.path for part in new)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in Thing Descriptions: rows with `thing_id`, `td_version` and `td`."""

@@ -15,6 +15,9 @@ from things.errors import StorageDamaged
 from twin.lake.rows import EVERYTHING, HotColumns, Series, Wanted
 
 KNOWN_SCHEMA = 1
+BATCH_BYTES = 64 * 1024 * 1024
+"""Of values in one batch, roughly: the memory of a sealing does not follow how long they are."""
+_FETCH = 5_000
 
 _NAME = re.compile(r"\d{4}-\d{2}-\d{2}(?:\.\d+)?\.db")
 # By key: the names of a series come once a file, not once a row.
@@ -35,6 +38,9 @@ class HotFiles:
 
     def last(self) -> int:
         return max((last for _, _, last in self._files()), default=0)
+
+    def first(self) -> int | None:
+        return min((first for first, _, _ in self._files()), default=None)
 
     def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:
         for path, start, end in self._spans(first, last):
@@ -91,9 +97,8 @@ def _columns(path: Path, first: int, last: int, size: int, wanted: Wanted) -> It
     after = first - 1
     while after < last:
         with _reading(path, first, last) as connection:
-            rows = connection.execute(
-                _SELECT.format(by="row_id", more="") + " LIMIT ?", (after + 1, last, size)
-            ).fetchall()
+            cursor = connection.execute(_SELECT.format(by="row_id", more="") + " LIMIT ?", (after + 1, last, size))
+            rows = _few(cursor)
             # After the rows: a series is stored with its first row, so all of theirs are there by now.
             series = _series(connection)
         if not rows:
@@ -101,6 +106,16 @@ def _columns(path: Path, first: int, last: int, size: int, wanted: Wanted) -> It
         found = _by_column(path, rows, series)
         after = found.row_ids[-1]
         yield found
+
+
+def _few(cursor: sqlite3.Cursor) -> list[Any]:
+    """The rows of one batch, fewer if their values are long."""
+    rows: list[Any] = []
+    taken = 0
+    while taken < BATCH_BYTES and (some := cursor.fetchmany(_FETCH)):
+        rows += some
+        taken += sum(len(row[4]) for row in some if isinstance(row[4], bytes | str))
+    return rows
 
 
 def _series(connection: sqlite3.Connection) -> dict[Any, Series]:

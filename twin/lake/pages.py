@@ -12,6 +12,7 @@ import pyarrow.dataset as pads
 from pydantic_core import to_json
 
 from things.lake import VALUE_COLUMNS, Quality
+from twin.lake.columns import NUMBER
 
 SPARE_ROWS = 100_000
 """Rows beyond a page that are held before all but the first ones are let go."""
@@ -97,7 +98,7 @@ def json_text(
     if flag is not None:
         return "true" if flag else "false"
     if text is not None:
-        return text if quality & Quality.HUGE and text.lstrip("-").isdigit() else to_json(text).decode()
+        return text if quality & Quality.HUGE and NUMBER.fullmatch(text) else to_json(text).decode()
     if json is not None:
         return json
     return "null" if double is None else to_json(double).decode()

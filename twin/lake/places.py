@@ -6,6 +6,7 @@ counts before the manifest names it.
 """
 
 import hashlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +18,17 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from things.blocks import BlockSums, Content
 from things.errors import Conflict, SkepError, StorageFailed, StorageFull, Unavailable
+from things.lake import Part
 
 WRITERS = 4
 """Files written at the same time: while one waits for its disk, others are made ready, and syncs share a flush."""
 
 Fill = Callable[[Any], object]
 """Writes a file's content to a binary file object."""
+
+Create = Callable[[str, bytes], None]
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -42,6 +47,12 @@ class Written(NamedTuple):
     path: str
     size: int
     sha256: str
+    sums: str
+    """Of its blocks."""
+
+    def part(self, *, rows: int, first: int, last: int) -> Part:
+        """The file as a commit names it."""
+        return Part(path=self.path, rows=rows, sha256=self.sha256, first=first, last=last, sums=self.sums)
 
 
 class Place(Protocol):
@@ -57,6 +68,10 @@ class Place(Protocol):
 
     def read(self, path: str) -> bytes:
         """Raises FileNotFoundError."""
+        ...
+
+    def content(self, path: str) -> Content:
+        """Parts of a file's bytes. Raises OSError."""
         ...
 
     def write(self, path: str, fill: Fill) -> Written:
@@ -110,6 +125,9 @@ class LocalPlace:
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
 
+    def content(self, path: str) -> Content:
+        return _LocalContent(self.root / path)
+
     def write(self, path: str, fill: Fill) -> Written:
         return self.write_all([(path, fill)])[0]
 
@@ -139,7 +157,7 @@ class LocalPlace:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-        return Written(path, hashing.size, hashing.hexdigest())
+        return hashing.written(path)
 
     def create(self, path: str, data: bytes) -> None:
         target = self.root / path
@@ -195,19 +213,24 @@ class LocalPlace:
 class RemotePlace:
     """A folder of a filesystem that is reached by URL, such as `s3://bucket/lake` or `hdfs://host/lake`.
 
-    Only this gateway writes its own manifest, so looking before writing is enough where a store has no conditional put.
+    A name is created at most once where the store can do that and its client says so (fsspec). pyarrow's own clients
+    do not: there a name is looked up before it is written and read again after it, and what slips through is noticed by
+    `twin.lake.witness`.
     """
 
-    def __init__(self, url: str, filesystem: pafs.FileSystem) -> None:
+    def __init__(self, url: str, filesystem: pafs.FileSystem, create: Create | None = None) -> None:
+        """`create` writes a file if its path is free, and raises FileExistsError if not."""
         self._url = url
         self._filesystem = filesystem
+        self._create = create
 
     @classmethod
     def of(cls, url: str) -> "RemotePlace":
         try:
             base, path = pafs.FileSystem.from_uri(url)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            base, path = _fsspec(url, error)
+            base, path, create = _fsspec(url, error)
+            return cls(url, pafs.SubTreeFileSystem(path, base), create)
         return cls(url, pafs.SubTreeFileSystem(path, base))
 
     @property
@@ -222,22 +245,34 @@ class RemotePlace:
         with self._filesystem.open_input_stream(path) as stream:
             return stream.read()  # type: ignore[no-any-return]
 
+    def content(self, path: str) -> Content:
+        return _RemoteContent(self._filesystem.open_input_file(path))
+
     def write(self, path: str, fill: Fill) -> Written:
         with _storage_errors(f"{self._url}/{path}"):
             self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
             with self._filesystem.open_output_stream(path) as stream:
                 hashing = _Hashing(stream)
                 fill(hashing)
-        return Written(path, hashing.size, hashing.hexdigest())
+        return hashing.written(path)
 
     def write_all(self, files: Iterable[tuple[str, Fill]]) -> list[Written]:
         with ThreadPoolExecutor(WRITERS, "lake") as writing:
             return list(writing.map(lambda file: self.write(*file), files))
 
     def create(self, path: str, data: bytes) -> None:
+        if self._create is not None:
+            try:
+                with _storage_errors(f"{self._url}/{path}"):
+                    self._create(path, data)
+            except FileExistsError as error:
+                raise Conflict(f"{path} is already there") from error
+            return
         if self.exists(path):
             raise Conflict(f"{path} is already there")
         self.write(path, lambda file: file.write(data))
+        if self.read(path) != data:
+            raise Conflict(f"{path} was written by another at the same time")
 
     def exists(self, path: str) -> bool:
         return self._filesystem.get_file_info(path).type == pafs.FileType.File  # type: ignore[no-any-return]
@@ -255,17 +290,48 @@ class RemotePlace:
                 self._filesystem.delete_file(path)
 
 
+class _LocalContent:
+    """Opened for each read: thousands of parts are named at once, more than a process may hold open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def size(self) -> int:
+        return self._path.stat().st_size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            data = file.read(length)
+            while len(data) < length and (more := file.read(length - len(data))):
+                data += more
+            return data
+
+
+class _RemoteContent:
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()  # type: ignore[no-any-return]
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self._file.read_at(length, offset)  # type: ignore[no-any-return]
+
+
 class _Hashing:
     """A binary file that counts and hashes what passes."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._hash = hashlib.sha256()
+        self._sums = BlockSums()
         self.size = 0
         self.closed = False
 
     def write(self, data: Any) -> int:
         self._hash.update(data)
+        self._sums.update(data)
         self._file.write(data)
         length = memoryview(data).nbytes
         self.size += length
@@ -289,11 +355,11 @@ class _Hashing:
     def close(self) -> None:
         """The place closes the file itself, after syncing it."""
 
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
+    def written(self, path: str) -> Written:
+        return Written(path, self.size, self._hash.hexdigest(), self._sums.hexdigest())
 
 
-def _fsspec(url: str, reason: Exception) -> tuple[pafs.FileSystem, str]:
+def _fsspec(url: str, reason: Exception) -> tuple[pafs.FileSystem, str, Create | None]:
     try:
         import fsspec
     except ImportError:
@@ -304,14 +370,25 @@ def _fsspec(url: str, reason: Exception) -> tuple[pafs.FileSystem, str]:
         filesystem, path = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError, OSError) as error:
         raise Unavailable(f"no filesystem for {url!r}: {error}") from error
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path, exclusive(filesystem, path)
+
+
+def exclusive(filesystem: Any, folder: str) -> Create | None:
+    """How an fsspec filesystem creates a file at most once; None for one too old to say that it can."""
+    if "mode" not in inspect.signature(filesystem.pipe_file).parameters:
+        return None
+
+    def create(path: str, data: bytes) -> None:
+        filesystem.pipe_file(f"{folder}/{path}", data, mode="create")
+
+    return create
 
 
 @contextmanager
 def _storage_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except SkepError:
+    except (SkepError, FileExistsError):
         raise
     except OSError as error:
         if error.errno == 28:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from things import errors
-from things.errors import SkepError
+from things.errors import Invalid, SkepError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """One answer; pages of rows are far smaller."""
@@ -32,6 +32,8 @@ def raised(error: Mapping[str, Any]) -> SkepError:
         other = found.__new__(found)
         Exception.__init__(other, failure.detail)
         other.detail = failure.detail
+        if isinstance(other, Invalid):
+            other.problems = ()
         return other
     return failure
 

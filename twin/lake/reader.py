@@ -15,12 +15,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset as pads
 
+from things.blocks import PartFile
 from things.declared import UNKNOWN
-from things.errors import StorageDamaged
 from things.lake import READINGS, READINGS_COLUMNS, Part, Snapshot, day_of
-from twin.lake.gathering import Gathering, uncollected
+from twin.lake.columns import Gathering, uncollected
 from twin.lake.manifest import Manifest
 from twin.lake.pages import COLUMNS, at, beyond, first_rows, json_text, one_of, rows_of
+from twin.lake.parts import dataset_of, files_of, naming
 from twin.lake.rows import HotRows, Wanted
 from twin.lake.tables import DAY_US, arrow_schema
 
@@ -192,30 +193,26 @@ class LakeReader:
     def _sources(self, selection: Selection, *, hot: bool) -> Iterator[Sequence[pads.Dataset]]:
         """The files and hot rows that may be selected, of one snapshot; what goes wrong with them is said with the
         file's name."""
-        parts: Sequence[Part] = ()
-        try:
-            while True:
-                snapshot = self.manifest.snapshot()
-                parts = chosen(snapshot, selection)
-                sources = list(self._datasets(snapshot, parts, selection, hot=hot))
-                # A hot file that was sealed and dropped while it was read is in the next snapshot only.
-                if not hot or self._hot is None or self.manifest.snapshot().sealed == snapshot.sealed:
-                    break
+        while True:
+            snapshot = self.manifest.snapshot()
+            files = files_of(self.manifest.place, chosen(snapshot, selection))
+            with naming(files, f"the lake at {self.manifest.place.url} cannot be read"):
+                sources = list(self._datasets(snapshot, files, selection, hot=hot))
+            # A hot file that was sealed and dropped while it was read is in the next snapshot only.
+            if not hot or self._hot is None or self.manifest.snapshot().sealed == snapshot.sealed:
+                break
+        with naming(files, f"the lake at {self.manifest.place.url} cannot be read"):
             yield sources
-        except (OSError, pa.ArrowException, duckdb.IOException, duckdb.InvalidInputException) as error:
-            where = next((f"{p.path} (rows {p.first} to {p.last}): " for p in parts if p.path in str(error)), "")
-            raise StorageDamaged(f"the lake at {self.manifest.place.url} cannot be read: {where}{error}") from error
 
     def _datasets(
-        self, snapshot: Snapshot, parts: Sequence[Part], selection: Selection, *, hot: bool
+        self, snapshot: Snapshot, files: Sequence[PartFile], selection: Selection, *, hot: bool
     ) -> Iterator[pads.Dataset]:
         schema = arrow_schema(READINGS_COLUMNS)
-        if parts:
-            paths = [part.path for part in parts]
-            yield pads.dataset(paths, schema=schema, format="parquet", filesystem=self.manifest.place.filesystem)
+        if files:
+            yield dataset_of(files, schema)
         if hot and self._hot is not None:
             yield pads.dataset(_hot_table(self._hot, snapshot.sealed, selection, schema))
-        elif not parts:
+        elif not files:
             yield pads.dataset(schema.empty_table())
 
 

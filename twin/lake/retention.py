@@ -168,9 +168,7 @@ class Retention:
                 folder, _, name = part.path.rpartition("/")
                 path = f"{folder}/{name.rpartition('-')[0]}-{base.seq + 1:012d}.parquet"
                 written = self.place.write(path, lambda file, rest=rest: write_parquet(rest, file))  # type: ignore[misc]
-                kept.append(
-                    Part(path=path, rows=rest.num_rows, sha256=written.sha256, first=part.first, last=part.last)
-                )
+                kept.append(written.part(rows=rest.num_rows, first=part.first, last=part.last))
         return kept, replaced, gone
 
     def _kept_rows(self, part: Part, verdicts: Sequence[tuple[Rule, bool]]) -> pa.Table:
@@ -201,7 +199,7 @@ class Retention:
             table = pa.Table.from_pylist(rows, schema=arrow_schema(ROLLUPS_COLUMNS, self.manifest.gateway))
             path = f"{folder}/part-{first:015d}-{last:015d}-{base.seq + 1:012d}.parquet"
             written = self.place.write(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
-            made.append(Part(path=path, rows=table.num_rows, sha256=written.sha256, first=first, last=last))
+            made.append(written.part(rows=table.num_rows, first=first, last=last))
         return made
 
 

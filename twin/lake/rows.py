@@ -43,6 +43,11 @@ class HotColumns(NamedTuple):
     """Empty where the store knows none; so are the types."""
     value_types: Sequence[str | None] = ()
 
+    def between(self, start: int, end: int) -> "HotColumns":
+        """Some of the rows, by position."""
+        columns: Sequence[Any] = self[1:]
+        return HotColumns(self.series, *(column[start:end] for column in columns))
+
 
 def columns_of(rows: Sequence[HotRow]) -> HotColumns:
     """The same readings by column."""
@@ -95,6 +100,10 @@ class HotRows(Protocol):
 
     def last(self) -> int:
         """The highest committed row id; 0 when there is none."""
+        ...
+
+    def first(self) -> int | None:
+        """The lowest row id; None when there is none."""
         ...
 
     def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:

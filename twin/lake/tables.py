@@ -43,6 +43,8 @@ def write_parquet(table: pa.Table, file: Any) -> None:
         # Else readers would see our dictionary codes instead of strings; the metadata then has to be added by hand.
         store_schema=False,
         write_page_index=True,
+        # Ours compare whole blocks with the manifest; these are for other people's readers.
+        write_page_checksum=True,
     ) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
         writer.add_key_value_metadata({SCHEMA_KEY: str(SCHEMA_VERSION), **_text(table.schema.metadata)})

@@ -1,4 +1,4 @@
-"""The lake process: `python -m twin.lake.worker --home DIR --gateway ID [--lake URL]`, requests on stdin.
+"""The lake process: `python -m twin.lake.worker --history DIR --lake URL --gateway ID`, requests on stdin.
 
 pyarrow and DuckDB live here only. Whatever writes to the lake runs one after the other; reads run beside it. The
 process ends when its input ends or when it had nothing to do for a while; being killed at any instant loses nothing.
@@ -22,18 +22,20 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json, to_json
 
 from things.errors import Invalid, Locked
-from things.lake import MANIFEST
+from things.lake import MANIFEST, SET_ASIDE
 from twin.lake.compaction import Compactor
 from twin.lake.export import export
 from twin.lake.hot import HotFiles
-from twin.lake.manifest import Manifest
+from twin.lake.manifest import GRACE_US, Manifest
 from twin.lake.places import LocalPlace, place_of
 from twin.lake.planning import plan
 from twin.lake.protocol import IDLE_S, error_of
 from twin.lake.reader import LakeReader, Selection
 from twin.lake.retention import KEPT_WINDOWS, Retention, Rule
 from twin.lake.sealing import Beside, Sealer
+from twin.lake.upkeep import Upkeep
 from twin.lake.verification import verify
+from twin.lake.witness import FILE, Witness
 
 NICENESS = 10
 
@@ -43,9 +45,12 @@ Answer = Any
 class Worker:
     """Carries out requests; made once a process. `with` members are passed as keyword arguments."""
 
-    def __init__(self, history: Path, lake: str, gateway: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, history: Path, lake: str, gateway: str, clock: Callable[[], int], *, grace_us: int = GRACE_US
+    ) -> None:
         place = place_of(lake)
-        self._manifest = Manifest(place, gateway, clock)
+        self._manifest = Manifest(place, gateway, clock, grace_us=grace_us)
+        self._witness = Witness(history / FILE, self._manifest)
         self._hot = HotFiles(history)
         self._reader = LakeReader(self._manifest, self._hot)
         self._sealer = Sealer(self._manifest)
@@ -58,6 +63,7 @@ class Worker:
         return {
             "seal": self._seal,
             "compact": self._compact,
+            "keep": self._keep,
             "retain": self._retain,
             "quarantine": self._quarantine,
         }
@@ -83,6 +89,10 @@ class Worker:
         with self._only_writer():
             return Compactor(self._manifest).compact(days=days or (), min_parts=min_parts)._asdict()
 
+    def _keep(self, budget_s: float) -> Answer:
+        with self._only_writer():
+            return Upkeep(self._manifest).keep(budget_s)._asdict()
+
     def _retain(
         self,
         rules: list[dict[str, Any]],
@@ -104,6 +114,7 @@ class Worker:
             "parts": len(snapshot.parts),
             "rows": sum(part.rows for part in snapshot.parts if part.table == "readings"),
             "marks": dict(snapshot.marks),
+            "set_aside": sum(part.rows for part in snapshot.parts if part.table == SET_ASIDE),
         }
 
     def _rows(
@@ -151,7 +162,8 @@ class Worker:
         """One process at a time changes a local lake; on other filesystems the runtime's own lock has to do."""
         place = self._manifest.place
         if not isinstance(place, LocalPlace):
-            yield
+            with self._witnessed():
+                yield
             return
         import fcntl
 
@@ -162,10 +174,19 @@ class Worker:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise Locked(f"another process is writing to the lake of gateway {self._manifest.gateway!r}") from error
-            if not self._cleared:
-                self._sealer.clear_unlisted()
-                self._cleared = True
+            with self._witnessed():
+                if not self._cleared:
+                    self._sealer.clear_unlisted(self._hot)
+                    self._cleared = True
+                yield
+
+    @contextmanager
+    def _witnessed(self) -> Iterator[None]:
+        self._witness.compare(self._manifest.snapshot())
+        try:
             yield
+        finally:
+            self._witness.note()
 
 
 class WithoutPandas(MetaPathFinder):
@@ -239,10 +260,20 @@ def main() -> None:
     parser.add_argument("--history", type=Path, required=True)
     parser.add_argument("--lake", required=True)
     parser.add_argument("--gateway", required=True)
+    parser.add_argument("--grace", type=float, default=GRACE_US / 1e6)
     parser.add_argument("--idle", type=float, default=IDLE_S)
+    parser.add_argument("--private", action="store_true", help="what is made is for its owner only")
     options = parser.parse_args()
+    if options.private:
+        os.umask(0o077)
     sys.meta_path.insert(0, WithoutPandas())
-    worker = Worker(options.history, options.lake, options.gateway, lambda: time.time_ns() // 1000)
+    worker = Worker(
+        options.history,
+        options.lake,
+        options.gateway,
+        lambda: time.time_ns() // 1000,
+        grace_us=round(options.grace * 1_000_000),
+    )
     serve(worker, sys.stdin.buffer, sys.stdout.buffer, options.idle)
 
 

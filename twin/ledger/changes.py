@@ -4,6 +4,7 @@ Everything here runs in the writer thread, in one transaction. Until `write` has
 is known here only.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -11,8 +12,8 @@ from sqlalchemy import Connection
 from things.delivery import FINAL, REPORTABLE, State, is_legal
 from things.errors import IllegalStatus, SkepError, UnknownRequest
 from things.records import LedgerRow
+from twin.ledger.recent_rows import Standing
 from twin.ledger.rows import columns_of, fields_of, fields_of_new, opened, row_of
-from twin.ledger.standing import Standing
 from twin.ledger.statements import Statements
 from twin.ledger.steps import Step, changes, has_run_out
 
@@ -30,6 +31,13 @@ class Advance(NamedTuple):
     request_id: str
     agent: str | None
     step: Step
+
+
+class HandOver(NamedTuple):
+    """Requests that are about to be handed over (1), or were not after all (-1)."""
+
+    request_ids: Sequence[str]
+    by: int
 
 
 class Changes:
@@ -77,6 +85,16 @@ class Changes:
         rows.append(row_of(self.take(fields, step)))
         return rows
 
+    def count(self, asked: HandOver) -> list[str]:
+        """Count a hand-over of each request that still waits; those that do."""
+        counted = []
+        for request_id in asked.request_ids:
+            fields = self._found(request_id)
+            if fields is not None and fields["state"] == State.PENDING and fields["attempts"] + asked.by >= 0:
+                self._changed[request_id] = {**fields, "attempts": fields["attempts"] + asked.by}
+                counted.append(request_id)
+        return counted
+
     def take(self, fields: dict[str, Any], step: Step) -> dict[str, Any]:
         """Let a request take a step; the request afterwards."""
         self.seq += 1
@@ -97,7 +115,8 @@ class Changes:
         changed, new = self._changed, self._opened
         if changed:
             self._sql.change.run(self._connection, [columns_of(fields) for fields in changed.values()])
-            self._sql.record.run(self._connection, self._steps)
+            if self._steps:
+                self._sql.record.run(self._connection, self._steps)
             for request_id, fields in changed.items():
                 if fields["state"] in FINAL:
                     self._standing.drop(request_id)

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from things.delivery import DeliveryStatus, Reason, State
+from things.identity import AccountType, Authority, Principal
 from things.messages import JSONValue, Operation
 from things.records import LedgerRow, Transition
 from twin.ledger.statements import FIELDS, OWN_COLUMNS
@@ -57,9 +59,10 @@ def fields_of_new(row: LedgerRow, given: str | None, seq: int) -> dict[str, Any]
         "due": row.expires,
         "created": row.created,
         "updated": row.created,
-        "attempts": 0,
+        "attempts": row.attempts,
         "progress": None,
         "seq": seq,
+        "authority": None if row.authority is None else _authority_text(row.authority),
     }
 
 
@@ -104,7 +107,21 @@ def row_of(fields: Mapping[str, Any], transitions: Sequence[Transition] = ()) ->
         output=None if output is None else from_json(output),
         progress=fields["progress"],
         transitions=transitions,
+        authority=None if fields["authority"] is None else _authority(fields["authority"]),
     )
+
+
+@lru_cache(maxsize=1_024)
+def _authority_text(authority: Authority) -> str:
+    """The same few callers ask again and again."""
+    return to_json(asdict(authority)).decode()
+
+
+@lru_cache(maxsize=1_024)
+def _authority(text_: str) -> Authority:
+    stored = from_json(text_)
+    principal = stored.pop("principal")
+    return Authority(principal=Principal(**{**principal, "type": AccountType(principal["type"])}), **stored)
 
 
 def status_of(row: Sequence[Any]) -> DeliveryStatus:

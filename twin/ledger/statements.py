@@ -78,6 +78,7 @@ class Statements:
         self.inbox = prepared(
             select(r.request_id, r.caller_ref, t.seq, t.state, t.at, t.reason, t.error, t.output, t.progress)
             .where(t.opened == r.opened, t.caller == bindparam("caller"), t.seq > bindparam("after"))
+            .where(r.created >= bindparam("since"))
             .order_by(t.seq)
             .limit(limit)
         )
@@ -85,6 +86,7 @@ class Statements:
             select(r.request_id, r.caller_ref, r.opened, text("'pending'"), r.created)
             .add_columns(null(), null(), null(), null())
             .where(r.caller == bindparam("caller"), r.opened > bindparam("after"))
+            .where(r.created >= bindparam("since"))
             .order_by(r.opened)
             .limit(limit)
         )

@@ -35,26 +35,27 @@ def has_run_out(fields: Mapping[str, Any], step: Step) -> bool:
     if step.reason is Reason.EXPIRED:
         return bool(fields["attempts"] == 0)
     if step.reason is Reason.TIMEOUT:
-        return bool(fields["deadline"] is not None and fields["deadline"] <= step.now)
+        return bool(fields["due"] is not None and fields["due"] <= step.now)
     return True
 
 
 def changes(fields: Mapping[str, Any], step: Step, seq: int) -> dict[str, Any]:
     """The columns of a request that its step number `seq` changes."""
-    attempts, deadline = fields["attempts"], fields["deadline"]
+    attempts, deadline, due = fields["attempts"], fields["deadline"], fields["due"]
     if step.state is State.DELIVERED:
-        attempts += 1
+        attempts = max(attempts, 1)  # counted when it was handed over; by its agent's word, if it was not
         if deadline is None:  # a redelivery does not restart it: it runs on
             deadline = _deadline(step.now, fields["deadline_s"])
     elif step.state in FINAL:
         deadline = None
     elif step.state is not State.PENDING:
         deadline = _deadline(step.now, fields["deadline_s"])
-    running = fields["expires"] if attempts == 0 else deadline
+    if step.state is not State.PENDING:  # the clock of what comes back runs on
+        due = deadline
     return {
         "state": step.state.value,
         "deadline": deadline,
-        "due": None if step.state in FINAL else running,
+        "due": due,
         "updated": step.now,
         "attempts": attempts,
         "progress": fields["progress"] if step.progress is None else step.progress,

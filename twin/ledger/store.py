@@ -19,13 +19,18 @@ from things.errors import BadCursor, Conflict, UnknownRequest
 from things.messages import JSONValue
 from things.records import LedgerQuery, LedgerRow, Transition
 from twin.database import Database, Prepared
-from twin.ledger.changes import Advance, Changes, Opening
+from twin.ledger.changes import Advance, Changes, HandOver, Opening
+from twin.ledger.recent_rows import Standing
 from twin.ledger.rows import canonical, encoded, fields_of, opening, row_of, rows_of, seq_of, status_of
-from twin.ledger.standing import Standing
 from twin.ledger.statements import COLUMNS, REQUESTS, WITH_LAST_STEP, Statements
 from twin.ledger.steps import Step
 
 _MARK = "ledger"
+LAST_SEQ = f"""SELECT (SELECT max(seq) FROM transitions), (SELECT max(opened) FROM requests),
+(SELECT value FROM marks WHERE name = '{_MARK}')"""
+"""The greatest of these, without those that are NULL, is the last sequence number that was given."""
+SET_LAST_SEQ = f"INSERT OR REPLACE INTO marks (name, value) VALUES ('{_MARK}', ?)"
+"""For a SQLite file that nobody has open."""
 
 
 class LedgerStore:
@@ -44,13 +49,7 @@ class LedgerStore:
         """Take up the ledger of a database."""
 
         def last_seq(connection: Connection) -> int:
-            row = connection.execute(
-                text(
-                    "SELECT (SELECT max(seq) FROM transitions), (SELECT max(opened) FROM requests),"
-                    " (SELECT value FROM marks WHERE name = :name)"
-                ),
-                {"name": _MARK},
-            ).one()
+            row = connection.execute(text(LAST_SEQ)).one()
             return max(number or 0 for number in row)
 
         return cls(database, await database.read(last_seq))
@@ -59,6 +58,10 @@ class LedgerStore:
     def last_seq(self) -> int:
         """The highest sequence number given so far."""
         return self._seq
+
+    def skip(self, count: int) -> None:
+        """Leave out numbers that may have been given by a store that was shortened. Before anything is written."""
+        self._seq += count
 
     # ------------------------------------------------------------ changes
 
@@ -91,6 +94,12 @@ class LedgerStore:
             # The agent has it, and its answer often follows at once: both in one commit.
             soon=state is not State.DELIVERED,
         )
+
+    def count_hand_over(self, request_ids: Sequence[str], *, by: int = 1) -> "Future[Collection[str]]":
+        """Count a hand-over of each of these requests that still waits, before it takes place, so that it is known
+        whatever happens then; or (-1) take back one that did not. The requests that were counted."""
+        # Whoever takes back waits for nothing.
+        return self._database.submit_part(self._together, HandOver(tuple(request_ids), by), frees=True, soon=by > 0)
 
     def supersede(
         self, thing_id: str, name: str, *, before: str, sparing: Collection[str] = (), now: int
@@ -151,23 +160,6 @@ class LedgerStore:
             return await self._queue(self._sql.unanswered_by_any, after, limit=limit)
         return await self._queue(self._sql.unanswered, after, limit=limit, agent=agent)
 
-    async def agents_waiting(self) -> Sequence[str]:
-        """Agents with pending rows."""
-        # A skip through the index, agent by agent; DISTINCT would read every pending row.
-        return await self._database.read(
-            lambda connection: [
-                str(row[0])
-                for row in connection.execute(
-                    text(
-                        "WITH RECURSIVE agents(agent) AS (SELECT min(agent) FROM requests WHERE state = 'pending'"
-                        " UNION ALL SELECT (SELECT min(r.agent) FROM requests r WHERE r.state = 'pending'"
-                        " AND r.agent > agents.agent) FROM agents WHERE agents.agent IS NOT NULL)"
-                        " SELECT agent FROM agents WHERE agent IS NOT NULL"
-                    )
-                )
-            ]
-        )
-
     async def waiting_counts(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """How many rows are pending, by agent and by caller; for the bounds, at start."""
 
@@ -198,11 +190,12 @@ class LedgerStore:
 
         return await self._database.read(first)
 
-    async def inbox(self, caller: str, *, after: int, limit: int) -> Sequence[DeliveryStatus]:
-        """Statuses of a caller's requests with seq above `after`, in order of seq."""
+    async def inbox(self, caller: str, *, after: int, limit: int, since: int = 0) -> Sequence[DeliveryStatus]:
+        """Statuses of a caller's requests with seq above `after`, in order of seq; none of requests made before
+        `since`."""
 
         def found(connection: Connection) -> list[DeliveryStatus]:
-            given = {"caller": caller, "after": after, "limit": limit}
+            given = {"caller": caller, "after": after, "limit": limit, "since": since}
             opened = self._sql.opened_after.rows(connection, **given)
             return [
                 status_of(row)
@@ -280,9 +273,17 @@ class LedgerStore:
 
     # ------------------------------------------------------------ in the writer thread
 
-    def _carried_out(self, connection: Connection, asked: Sequence[Opening | Advance]) -> Sequence[Any]:
+    def _carried_out(self, connection: Connection, asked: Sequence[Opening | Advance | HandOver]) -> Sequence[Any]:
         changes = Changes(connection, self._sql, self._known, self._seq)
-        outcomes: list[Any] = [changes.open(one) if isinstance(one, Opening) else changes.advance(one) for one in asked]
+        outcomes: list[Any] = []
+        for one in asked:
+            match one:
+                case Opening():
+                    outcomes.append(changes.open(one))
+                case Advance():
+                    outcomes.append(changes.advance(one))
+                case HandOver():
+                    outcomes.append(changes.count(one))
         changes.write()
         self._seq = changes.seq
         if changes.has_repeats:
@@ -312,6 +313,7 @@ class LedgerStore:
             and fields["name"] == row.name
             and canonical(fields["input"]) == canonical(given)
         )
-        if not same:
+        standing = self._with_transitions(connection, [found])[0]
+        if not same or not (row.authority is None or standing.is_asked_by(row.authority.principal)):
             raise Conflict(f"reference {row.caller_ref!r} was used for another request")
-        return self._with_transitions(connection, [found])[0]
+        return standing

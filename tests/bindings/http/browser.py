@@ -31,8 +31,9 @@ _FLAGS = (
 class Page:
     """One tab."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: ClientConnection, address: str = "") -> None:
         self._socket = socket
+        self._address = address
         self._ids = itertools.count(1)
         self.complaints: list[str] = []
         """What the browser's console had to say: errors and violations of the page's policy."""
@@ -55,6 +56,19 @@ class Page:
             self.complaints.append(json.dumps(params["exceptionDetails"])[:500])
         elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.complaints.append(params["entry"].get("text", "") + " " + params["entry"].get("url", ""))
+
+    @asynccontextmanager
+    async def another(self, *, seen: bool = True) -> AsyncIterator["Page"]:
+        """One more tab of the same browser and profile; one that is not `seen` lies behind the first."""
+        options = {"newWindow": True} if seen else {"background": True}
+        target = (await self.command("Target.createTarget", url="about:blank", **options))["targetId"]
+        async with connect(f"ws://{self._address}/devtools/page/{target}", max_size=None) as socket:
+            yield Page(socket, self._address)
+
+    async def before_each_page(self, script: str) -> None:
+        """Run a script in every page before its own."""
+        await self.command("Page.enable")
+        await self.command("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     async def open(self, url: str) -> None:
         for domain in ("Page", "Runtime", "Log"):
@@ -108,7 +122,7 @@ async def browser(folder: Path) -> AsyncIterator[Page]:
             targets = (await tab.command("Target.getTargets"))["targetInfos"]
             target = next(one["targetId"] for one in targets if one["type"] == "page")
         async with connect(f"ws://{found[1]}/devtools/page/{target}", max_size=None) as socket:
-            yield Page(socket)
+            yield Page(socket, found[1])
         draining.cancel()
     finally:
         with suppress(ProcessLookupError):

@@ -17,10 +17,11 @@ from authn.authenticator import LocalAuthenticator
 from bindings.http.binding import HttpBinding
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
-from runtime.app import started
-from runtime.config import Config
+from gateway.app import started
+from gateway.config import Config
 from runtime.core import Runtime
 from things.identity import AccountType, Role
+from things.places import Places
 
 PASSWORD = "correct horse battery staple"
 
@@ -87,25 +88,27 @@ async def house(
     health: Health | None = None,
     mounts: Mapping[str, ASGIApp] | None = None,
     runtime_config: Mapping[str, Mapping[str, Any]] | None = None,
+    places: Places | None = None,
 ) -> AsyncIterator[House]:
     """Open a home and serve it by a binding of the test's own, beside the runtime's control socket."""
     off = {"http": None, "https": None}
     sections = {"http": off, "mqtt": {"mqtt": None, "mqtts": None}, **(runtime_config or {})}
     async with started(home, Config.of(sections)) as running:
-        rooms = running.rooms
+        stores = running.stores
 
         binding = HttpBinding(
             config or HttpConfig(),
             tls=tls,
-            accounts=rooms.authenticator,
+            accounts=stores.authenticator,
             health=health,
             mounts=mounts,
+            places=places,
         )
-        rooms.twin.directory.on_changed(binding.directory_changed)
+        stores.twin.directory.on_changed(binding.directory_changed)
         async with anyio.create_task_group() as servers:
             await servers.start(_served, binding.serve, running.runtime)
             try:
-                yield House(running.runtime, binding, rooms.authenticator)
+                yield House(running.runtime, binding, stores.authenticator)
             finally:
                 servers.cancel_scope.cancel()
 

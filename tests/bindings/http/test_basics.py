@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from bindings.http.binding import all_routes
 from bindings.http.config import HttpConfig
 from tests.bindings.http.support import PASSWORD, House, lamp_house
 from things.errors import SkepError
@@ -72,6 +74,61 @@ async def test_basic_credentials_log_in_by_password_and_by_token(lamps: House) -
 
         wrong = base64.b64encode(b"viewer1:" + lamps.tokens["manager1"].encode()).decode()
         assert (await nobody.get(LEVEL, headers={"authorization": f"Basic {wrong}"})).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("/things?agnet=x", "'agnet' is no parameter of this address; did you mean 'agent'?"),
+        ("/things/dtw:lights:lamp/history?frm=2026-01-01T00:00:00Z", "'frm' is no parameter of this address"),
+        ("/things/dtw:lights:lamp/history?name=level&Limit=1", "did you mean 'limit'?"),
+        ("/history?things=dtw:lights:lamp", "did you mean 'thing'?"),
+        ("/requests?from=2026-01-01T00:00:00Z&%00=", "is no parameter"),
+        (LEVEL + "?asOf=2026-01-01T00:00:00Z", "did you mean 'asof'?"),
+        ("/stream?kinds=event", "did you mean 'kind'?"),
+        ("/inbox?since=3", "'since' is no parameter"),
+        ("/livez?verbose", "is no parameter"),
+    ],
+)
+async def test_misspelt_parameter_is_refused_with_the_nearest_name(lamps: House, address: str, said: str) -> None:
+    async with lamps.client("viewer1") as viewer:
+        reply = await viewer.get(address)
+
+    assert (reply.status_code, reply.json()["code"]) == (400, "invalid")
+    assert said in reply.json()["detail"]
+
+
+async def test_every_route_refuses_what_it_does_not_read_and_takes_what_it_documents(lamps: House) -> None:
+    async with lamps.client("admin1") as admin:
+        for route in all_routes({}):
+            documented = route.documented
+            path = re.sub(r"\{\w+\}", "x", route.path)
+            if documented.any_query:
+                continue
+            wrong = await admin.request(route.method, f"{path}?nonsense=1")
+            assert wrong.status_code == 400, route
+            assert "'nonsense' is no parameter" in wrong.json()["detail"], route
+            if documented.query:
+                # Twice each, which no value would be allowed to be: so that streams do not begin.
+                twice = "&".join(f"{name}=%20&{name}=%20" for name in documented.query)
+                known = await admin.request(route.method, f"{path}?{twice}")
+                assert "is no parameter" not in known.text, route
+
+
+async def test_who_calls_is_asked_before_what_is_misspelt(lamps: House) -> None:
+    async with lamps.client() as nobody:
+        assert (await nobody.get("/things?agnet=x")).status_code == 401
+
+
+async def test_pages_are_given_whatever_stands_in_their_query(lamps: House) -> None:
+    async with lamps.client() as nobody:
+        assert (await nobody.get("/?utm_source=mail")).status_code == 200
+
+
+async def test_an_order_that_is_not_offered_is_refused_as_such(lamps: House) -> None:
+    async with lamps.client("viewer1") as viewer:
+        assert (await viewer.get("/things?sort_by=title")).status_code == 501
+        assert (await viewer.get("/things?sort_order=desc")).status_code == 501
 
 
 async def test_a_token_in_the_address_is_refused(lamps: House) -> None:
@@ -239,7 +296,9 @@ async def test_one_huge_header_is_refused_as_a_problem(lamps: House) -> None:
 
     assert reply.startswith(b"HTTP/1.1 431 ")
     assert b'"code":"headers-too-large"' in reply
-    assert (await _raw(lamps, b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    assert (await _raw(lamps, b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).startswith(
+        b"HTTP/1.1 200 "
+    )
 
 
 async def test_huge_headers_are_refused_behind_another_request_too(lamps: House) -> None:

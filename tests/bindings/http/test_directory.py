@@ -10,10 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from bindings.http.jsonpath import JSONPath
-from bindings.http.search import xpath
 from tests.bindings.http.support import LAMP, Events, House, house, lamp_house
-from things.errors import Invalid
 from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
@@ -384,82 +381,3 @@ async def _get_raw(client: httpx.AsyncClient, target: str) -> httpx.Response:
     raw = (path + (f"?{query}" if query else "")).replace(" ", "%20").encode()
     request.extensions["target"] = raw
     return await client.send(request)
-
-
-BOOKS = {
-    "books": [
-        {"title": "A", "price": 5, "tags": ["x", "y"], "@type": "Novel"},
-        {"title": "B", "price": 15.5, "tags": []},
-        {"title": "C", "old": True, "price": None},
-    ],
-    "limit": 10,
-}
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("$.limit", [10]),
-        ("$['limit']", [10]),
-        ("$.books[0].title", ["A"]),
-        ("$.books[-1].title", ["C"]),
-        ("$.books[0:2].title", ["A", "B"]),
-        ("$.books[::-1].title", ["C", "B", "A"]),
-        ("$.books[0,2].title", ["A", "C"]),
-        ("$.books.*.title", ["A", "B", "C"]),
-        ("$..title", ["A", "B", "C"]),
-        ("$..[0]", [BOOKS["books"][0], "x"]),  # type: ignore[index]
-        ("$.books[?@.price < $.limit].title", ["A"]),
-        ("$.books[?(@.price >= 15)].title", ["B"]),
-        ("$.books[?@.old].title", ["C"]),
-        ("$.books[?!@.old].title", ["A", "B"]),
-        ("$.books[?@.price == null].title", ["C"]),
-        ("$.books[?@.old == true || @.price == 5].title", ["A", "C"]),
-        ("$.books[?@.old && @.price == 5].title", []),
-        ("$.books[?length(@.tags) == 2].title", ["A"]),
-        ("$.books[?count(@.tags[*]) == 0].title", ["B", "C"]),
-        ("$.books[?@['@type'] == 'Novel'].title", ["A"]),
-        ("$.books[?@.@type == 'Novel'].title", ["A"]),
-        ("$.books[?@.nothing == @.neither].title", ["A", "B", "C"]),
-        ("$.books[9].title", []),
-        ("$", [BOOKS]),
-    ],
-)
-def test_jsonpath(query: str, expected: list[Any]) -> None:
-    assert JSONPath(query).find(BOOKS) == expected
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "",
-        "books",
-        "$.",
-        "$[",
-        "$[?]",
-        "$[?@.a ==]",
-        "$.books[?match(@.a, 'x')]",
-        "$ $",
-        "$['a",
-        "$[1.5]",
-        "$" + "[?(" * 40,
-    ],
-)
-def test_bad_jsonpath_is_refused(query: str) -> None:
-    with pytest.raises(Invalid):
-        JSONPath(query)
-
-
-def test_a_query_that_looks_at_too_much_is_stopped() -> None:
-    wide: Any = [[[0] * 30] * 30] * 30
-    with pytest.raises(Invalid, match="too much"):
-        JSONPath("$..*[?$..*[?$..* == 1]]").find(wide)
-
-
-def test_xpath_finds_elements_by_text_and_position() -> None:
-    tds = [{"title": "A", "actions": {"go": {"title": "Go"}}}, {"title": "B", "@type": ["Lamp", "Light"]}]
-
-    assert xpath("//title", tds) == ["A", "Go", "B"]
-    assert xpath("/things/thing[title='B']", tds) == [tds[1]]
-    assert xpath("//thing[type='Light']/title", tds) == ["B"]
-    assert xpath("/things/thing[1]/title", tds) == ["A"]

@@ -15,8 +15,8 @@ import pytest
 from authn.certificates import Certificates
 from bindings.http.config import HttpConfig
 from bindings.http.context import Health
-from bindings.http.listeners import peer_uid
 from bindings.http.tickets import Tickets, canonical
+from bindings.web.connections import peer_uid
 from runtime.clocks import wall_clock
 from tests.bindings.http.support import PASSWORD, Events, House, eventually, house, lamp_house
 from things.errors import AddressInUse, ConfigInvalid, Conflict, TokenInvalid
@@ -182,7 +182,7 @@ async def test_control_socket_is_the_local_admin(tmp_path: Path) -> None:
 async def test_control_socket_refuses_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "control.sock"
     async with house(tmp_path / "home", HttpConfig(http=None, control_socket=path)):
-        monkeypatch.setattr("bindings.http.listeners.peer_uid", lambda transport: os.getuid() + 1)
+        monkeypatch.setattr("bindings.web.connections.peer_uid", lambda transport: os.getuid() + 1)
         transport = httpx.AsyncHTTPTransport(uds=str(path))
         async with httpx.AsyncClient(transport=transport, base_url="http://local", timeout=5) as client:
             with pytest.raises(httpx.TransportError):

@@ -14,8 +14,9 @@ from bindings.http.channels import StreamChannel
 from bindings.http.config import HttpConfig
 from bindings.http.sse import Encoder, Spelling, event, event_bytes
 from runtime.ports import Publication
-from tests.bindings.http.support import PASSWORD, Events, House, eventually, lamp_house
+from tests.bindings.http.support import LAMP, PASSWORD, Events, House, eventually, lamp_house
 from things.addresses import Kind, TwinID
+from things.delivery import DeliveryStatus, State
 from things.identity import AccountType, Principal, Role
 from things.jsontext import encode
 
@@ -299,7 +300,13 @@ async def test_shutdown_ends_streams_at_once(tmp_path: Path) -> None:
 class _NoSessions:
     """Registers nothing."""
 
+    rights = 0
+
     def closed(self, session: object) -> None: ...
+
+    def drained(self, session: object) -> None: ...
+
+    def dropped(self, session: object, kind: str, reason: str) -> None: ...
 
 
 def _channel(**options: Any) -> StreamChannel:
@@ -317,7 +324,7 @@ def _channel(**options: Any) -> StreamChannel:
 
 def _value(name: str, value: object, row_id: int = 1) -> Publication:
     return Publication(
-        twin=TwinID("a", "b"),
+        twin=TwinID.of("a", "b"),
         thing_id="dtw:a:b",
         kind=Kind.PROPERTY,
         name=name,
@@ -369,7 +376,7 @@ def test_line_breaks_cannot_forge_events() -> None:
 
     assert event(b"1", name=hostile).count(b"\n") == 3
     publication = Publication(
-        twin=TwinID("a", "b"),
+        twin=TwinID.of("a", "b"),
         thing_id="dtw:a:b",
         kind=Kind.EVENT,
         name=hostile,
@@ -388,3 +395,105 @@ def test_one_publication_is_encoded_once() -> None:
 
     assert encoder.spell(publication, Spelling.MANY) is encoder.spell(publication, Spelling.MANY)
     assert encoder.spell(publication, Spelling.NAMED) != encoder.spell(publication, Spelling.MANY)
+
+
+async def test_one_stream_also_tells_statuses_and_changes_of_the_directory(lamps: House) -> None:
+    async with (
+        lamps.client("lights") as lights,
+        lamps.client("operator1") as operator,
+        operator.stream(
+            "GET", "/stream?thing=dtw:lights:lamp&kind=property&inbox=true&changes=true", headers=SSE
+        ) as response,
+    ):
+        events = Events(response)
+        reply = await operator.post(f"{LAMP_PATH}/actions/blink")
+        status = await events.next()
+        assert "id" not in status  # ids are rows
+        document = json.loads(status["data"])
+        assert (status["event"], document["requestID"]) == ("status", reply.json()["requestID"])
+
+        await _level(lights, 4)
+        found = await events.next()
+        assert (found["event"], json.loads(found["data"])["value"]) == ("property", 4)
+
+        await lights.put("/agent/things/lantern", json=LAMP)
+        created = await events.next()
+        assert (created["event"], json.loads(created["data"])["id"]) == ("thing_created", "dtw:lights:lantern")
+
+
+async def test_statuses_and_changes_in_a_stream_go_on_after_a_number(lamps: House) -> None:
+    path = "/stream?thing=dtw:lights:lamp&kind=event"
+    async with lamps.client("lights") as lights, lamps.client("operator1") as operator:
+        async with operator.stream("GET", f"{path}&inbox=0&changes=true", headers=SSE) as response:
+            events = Events(response)
+            await operator.post(f"{LAMP_PATH}/actions/blink")
+            seq = (await events.data())["seq"]
+            await lights.put("/agent/things/lantern", json=LAMP)
+            change = (await events.data())["change"]
+        await operator.post(f"{LAMP_PATH}/actions/fade", json={"to": 3})
+        await lights.delete("/agent/things/lantern")
+
+        async with operator.stream("GET", f"{path}&inbox={seq}&changes={change}", headers=SSE) as response:
+            events = Events(response)
+            found = {one["event"]: json.loads(one["data"]) for one in (await events.next(), await events.next())}
+
+        assert found["status"]["seq"] > seq
+        assert found["thing_deleted"]["id"] == "dtw:lights:lantern"
+        assert (await operator.get(f"{path}&inbox=soon", headers=SSE)).status_code == 400
+
+
+async def test_statuses_of_others_do_not_come_into_a_stream(lamps: House) -> None:
+    async with (
+        lamps.client("manager1") as manager,
+        lamps.client("operator1") as operator,
+        operator.stream("GET", "/stream?kind=event&inbox=0", headers=SSE) as response,
+    ):
+        events = Events(response)
+        await manager.post(f"{LAMP_PATH}/actions/blink")
+        own = (await operator.post(f"{LAMP_PATH}/actions/blink")).json()["requestID"]
+        assert (await events.data())["requestID"] == own
+
+
+async def test_latest_values_of_a_named_thing_begin_with_whether_it_is_online(lamps: House) -> None:
+    async with lamps.client("lights") as lights, lamps.client("viewer1") as viewer:
+        await _level(lights, 6)
+        path = "/stream?thing=dtw:lights:lamp&kind=property&latest=true"
+        async with viewer.stream("GET", path, headers=SSE) as response:
+            events = Events(response)
+            found = [await events.data() for _ in range(2)]
+    assert {one["name"]: one["value"] for one in found} == {"level": 6, "online": False}
+
+
+def test_statuses_wait_in_the_ledger_while_a_stream_has_no_room() -> None:
+    channel = _channel(max_events=2, with_statuses=True)
+    status = DeliveryStatus(request_id="r", state=State.PENDING, seq=7)
+    taken: list[int] = []
+
+    room = [channel.report(status, lambda: taken.append(1)) for _ in range(3)]
+
+    assert room == [True, True, False]
+    assert channel.take(b"").count(b"event: status") == 2
+    assert (len(taken), channel.report(status, lambda: None)) == (2, True)
+
+
+async def test_returning_client_gets_what_it_missed_and_then_the_latest_values(lamps: House) -> None:
+    async with lamps.client("lights") as lights, lamps.client("viewer1") as viewer:
+        path = "/stream?thing=dtw:lights:lamp&kind=property&kind=event&latest=true"
+        async with viewer.stream("GET", path, headers=SSE) as response:
+            events = Events(response)
+            await _level(lights, 1)
+            while (last := await events.next()).get("id") is None:
+                pass
+        await lights.post("/agent/things/lamp/events/overheated", json=99)
+        await _level(lights, 2)
+
+        async with viewer.stream("GET", path, headers={**SSE, "last-event-id": last["id"]}) as response:
+            events = Events(response)
+            found = [await events.data() for _ in range(4)]
+
+    assert [(one["name"], one["value"]) for one in found] == [
+        ("overheated", 99),
+        ("level", 2),
+        ("level", 2),
+        ("online", False),
+    ]

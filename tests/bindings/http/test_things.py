@@ -450,6 +450,25 @@ async def test_batch_stores_the_valid_items_and_names_the_others(lamps: House) -
         assert (await lights.post("/agent/batch", json=[item()] * 5_001)).status_code == 400
 
 
+async def test_values_of_a_write_only_property_are_refused_and_kept_nowhere(lamps: House) -> None:
+    td = {**LAMP, "properties": {"pin": {"type": "string", "writeOnly": True}, "level": {"type": "integer"}}}
+    item = {"v": 1, "operation": "publish_property", "thingID": "lamp", "name": "pin", "data": "1234"}
+    async with lamps.client("lights") as lights, lamps.client("viewer1") as viewer, lamps.client("manager1") as manager:
+        assert (await lights.put("/agent/things/lamp", json=td)).status_code in (201, 204)
+
+        alone = await lights.post("/agent/things/lamp/properties", json={"pin": "1234"})
+        beside = await lights.post("/agent/things/lamp/properties", json={"pin": "1234", "level": 3})
+        batch = (await lights.post("/agent/batch", json=[item])).json()
+
+        assert (alone.status_code, alone.json()["code"]) == (400, "invalid")
+        assert (beside.json()["rejected"], beside.json()["stored"]) == ({"pin": "invalid"}, 1)
+        assert [each["code"] for each in batch["rejected"]] == ["invalid"]
+        assert (await viewer.get(f"{LAMP_PATH}/properties/level")).json() == 3
+        assert (await viewer.get(f"{LAMP_PATH}/properties/pin")).status_code == 404
+        assert (await viewer.get(f"{LAMP_PATH}/history?name=pin")).json()["items"] == []
+        assert (await manager.put(f"{LAMP_PATH}/properties/pin", json="1234")).status_code == 202, "it can be written"
+
+
 async def test_publishing_options_are_checked(lamps: House) -> None:
     path = "/agent/things/lamp/events/touched"
     async with lamps.client("lights") as lights:

@@ -1,16 +1,23 @@
 """Doors that must stay shut: other accounts' runtimes and addresses, guests from elsewhere, foreign domains."""
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
-from bindings.messaging_node.callers import is_local
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.routes import _lineage
 from bindings.messaging_node.stubs import Stubs
+from bindings.messaging_node.websocket import is_local
+from bindings.web.upgraded import WebSocketConnection
 from skep import Consumer
 from tests.bindings.messaging_node.support import ALLOCATION, NODE, REGISTRY, SM, client, connected, stub
 from tests.support import Skep, skep
@@ -132,9 +139,9 @@ def with_headers(*headers: tuple[bytes, bytes], host: bytes = b"localhost") -> d
         ({"headers": []}, False),
         (with_headers(host=b"gateway.example"), False),
         (with_headers(host=b"127.0.0.1.evil.example"), False),
-        (with_headers((b"X-Forwarded-For", b"x")), False),
+        (with_headers((b"x-forwarded-for", b"x")), False),
         (with_headers((b"x-forwarded-proto", b"https")), False),
-        (with_headers((b"Forwarded", b"for=x")), False),
+        (with_headers((b"forwarded", b"for=x")), False),
         (with_headers((b"via", b"1.1 proxy")), False),
         (with_headers((b"x-real-ip", b"x")), False),
     ],
@@ -202,7 +209,7 @@ async def test_connectors_and_stubs_of_others_are_used_and_listed_like_the_node_
 ) -> None:
     foreign = Foreign()
     given = partial(MessagingNode, connectors=[Quality()], stubs={"other.example": foreign})
-    monkeypatch.setattr("runtime.assembly.MessagingNode", given)
+    monkeypatch.setattr("gateway.assembly.MessagingNode", given)
     async with skep(tmp_path) as house:
         mia = await house.add("mia", role="manager")
         async with client(house, token=mia.token) as one, Consumer(house.http, token=mia.token) as consumer:
@@ -227,3 +234,61 @@ async def test_stub_connections_of_another_account_do_not_take_over(closed_house
     async with stub(closed_house, "runtime:/alice", ann.token) as one, client(closed_house, "e", eve.token) as other:
         await other.send("ping", address)
         assert (await one.next())["to"] == address
+
+
+async def test_strangers_cause_no_traceback_and_one_sampled_line(
+    closed_house: Skep, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="bindings.web.upgraded")
+    url = closed_house.http.replace("http", "ws", 1)
+    for _ in range(3):
+        async with connect(f"{url}/ws") as socket:
+            await socket.send(b"\xff\xfe", text=True)
+            await socket.wait_closed()
+            assert socket.close_code == 1007
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"{url}/stub/connect?runtimeURL=rt%3A%2F%2Fx")
+        assert refused.value.response.status_code == 401
+
+    lines = [record for record in caplog.records if record.name == "bindings.web.upgraded"]
+    assert sorted((record.getMessage(), record.levelname) for record in lines) == [
+        ("frame refused", "DEBUG"),
+        ("upgrade refused", "DEBUG"),
+    ]
+    assert not [record for record in caplog.records if record.levelno > logging.INFO or record.exc_info]
+
+
+@pytest.mark.parametrize("path", ["/ws/anything", "/ws/ws", "/stub/connect/x"])
+async def test_paths_that_nobody_serves_are_not_upgraded(house: Skep, path: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"{house.http.replace('http', 'ws', 1)}{path}")
+    assert refused.value.response.status_code == 404
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(f"{house.http}{path}")).status_code == 404
+
+
+async def test_sender_that_is_read_slowly_is_not_taken_for_dead() -> None:
+    connection = WebSocketConnection.__new__(WebSocketConnection)
+    scheduled: list[str] = []
+    loop = asyncio.get_running_loop()
+    for name, value in {
+        "read_paused": True,
+        "writable": asyncio.Event(),
+        "transport": asyncio.Transport(),
+        "pong_timer": None,
+        "pending_ping_payload": b"x",
+        "loop": loop,
+    }.items():
+        setattr(connection, name, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WebSocketConnection, "schedule_ping", lambda _self: scheduled.append("ping"))
+        patch.setattr(WebSocketsSansIOProtocol, "keepalive_timeout", lambda _self: scheduled.append("dead"))
+        patch.setattr(asyncio.Transport, "is_closing", lambda _self: False)
+        connection.writable.set()
+        connection.keepalive_timeout()
+        connection.writable.clear()
+        connection.keepalive_timeout()
+        connection.writable.set()
+        connection.read_paused = False
+        connection.keepalive_timeout()
+    assert scheduled == ["ping", "dead", "dead"]

@@ -127,7 +127,7 @@ async def test_sessions_of_accounts_that_are_gone_or_out_of_time_do_not_come_bac
     connection.close()
 
     async with skep(tmp_path, messaging_node={"open": True}) as house:
-        await house.running.rooms.authenticator.administration.disable("ann", by="test")
+        await house.running.stores.authenticator.administration.disable("ann", by="test")
         async with client(house) as one:
             assert await one.code("ping", other) == 404
     async with skep(tmp_path, messaging_node={"open": True}) as house, client(house) as one:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bindings.mqtt.contract_engine import ENGINES, EngineType
+from tests.bindings.mqtt.engines.contract import ENGINES, EngineType
 from tests.bindings.mqtt.support import House, lamp_house
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,15 +25,17 @@ from authn.authenticator import LocalAuthenticator
 from authn.passwords import Passwords
 from authz.authorizer import LocalAuthorizer
 from bindings.mqtt.binding import MqttBinding
-from bindings.mqtt.seam import Limits, Listener
+from bindings.mqtt.engines.seam import Limits, Listener
+from gateway.config import Config
+from gateway.core_settings import core_settings
 from runtime.clocks import IDs, SteadyClock, wall_clock
-from runtime.config import Config
-from runtime.core import Clocks, Runtime, Stores
+from runtime.core import Clocks, Runtime, Storage
 from runtime.ports import History
-from runtime.requests_service import RequestsService
-from runtime.twins import TwinViews
+from runtime.publications.twins import TwinViews
+from runtime.services.requests import RequestsService
 from skep.mqtt_client import stop_thread
-from tests.bindings.mqtt.contract_engine import EngineType
+from tests.bindings.mqtt.engines.contract import EngineType
+from tests.runtime.doubles import Recorded
 from things.identity import AccountType, Role
 from twin.store import Twin, open_twin
 
@@ -60,6 +64,7 @@ class House:
     runtime: Runtime
     binding: MqttBinding
     authenticator: LocalAuthenticator
+    authorizer: LocalAuthorizer
     twin: Twin
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -93,15 +98,23 @@ async def house(
         authorizer = LocalAuthorizer.open(home, files=keyfiles, account_type=authenticator.type_of, clock=clocks.now)
         twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
         binding = MqttBinding(engine_type([Listener(host="127.0.0.1", port=0)], limits or Limits()))
-        views = TwinViews(twin.directory, authorizer, forms_of=lambda: {"mqtt": binding.forms}, http_base=lambda: None)
+        views = TwinViews(
+            twin.directory,
+            authorizer,
+            forms_of=lambda urls: {"mqtt": partial(binding.forms, urls=urls)},
+            urls=binding.places.urls,
+        )
         runtime = Runtime(
-            config=Config(),
-            stores=Stores(
+            settings=core_settings(Config()),
+            storage=Storage(
                 directory=twin.directory, values=twin.values, history=history(twin.history), ledger=twin.ledger
             ),
             authenticator=authenticator,
             authorizer=authorizer,
             clocks=clocks,
+            audit=Recorded(),
+            assess=lambda reading, message, entry: 0,
+            record_presence=lambda agent, seen: None,
             describe=views.publication,
         )
         views.presence = runtime.presence
@@ -112,7 +125,7 @@ async def house(
             async with anyio.create_task_group() as servers:
                 await servers.start(_served, binding.serve, runtime)
                 try:
-                    yield House(runtime, binding, authenticator, twin)
+                    yield House(runtime, binding, authenticator, authorizer, twin)
                 finally:
                     servers.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
@@ -143,7 +156,16 @@ async def _served(
 
 
 class Refused(Exception):
-    """The server refused a CONNECT, filter or publish; the argument is its reason."""
+    """The server refused a CONNECT, filter or publish; the argument is its reason.
+
+    `value` is the reason code, `detail` the reason string and `told` the user properties of an acknowledgement.
+    """
+
+    def __init__(self, reason: str, value: int = 0, detail: str = "", told: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(reason)
+        self.value = value
+        self.detail = detail
+        self.told = dict(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +192,14 @@ class Client:
         self,
         address: tuple[str, int],
         account: str,
-        secret: str,
+        secret: str | None,
         client_id: str = "",
         *,
+        tls: ssl.SSLContext | None = None,
         v5: bool = False,
         clean: bool = True,
         will: tuple[str, bytes] | None = None,
+        will_delay_s: int | None = None,
         connect_properties: dict[str, Any] | None = None,
     ) -> None:
         self._address = address
@@ -185,9 +209,12 @@ class Client:
         options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5} if v5 else {"clean_session": clean}
         self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id or account, **options)
         self.paho.username_pw_set(account, secret)
+        if tls is not None:
+            self.paho.tls_set_context(tls)
         self.paho.max_inflight_messages_set(1_000)
         if will is not None:
-            self.paho.will_set(*will, qos=1)
+            delay = properties(PacketTypes.WILLMESSAGE, WillDelayInterval=will_delay_s) if will_delay_s else None
+            self.paho.will_set(*will, qos=1, properties=delay)
         self.inbox: asyncio.Queue[Received] = asyncio.Queue()
         self.lost = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -208,7 +235,7 @@ class Client:
         client.on_connect = on_connect
         client.on_message = on_message
         client.on_disconnect = lambda *_: self._told(self.lost.set)
-        client.on_publish = lambda _c, _u, mid, code, _p: self._told(self._answered, ("publish", mid), code)
+        client.on_publish = lambda _c, _u, mid, code, said: self._told(self._answered, ("publish", mid), (code, said))
         client.on_subscribe = lambda _c, _u, mid, codes, _p: self._told(self._answered, ("subscribe", mid), codes)
         client.on_unsubscribe = lambda _c, _u, mid, codes, _p: self._told(self._answered, ("unsubscribe", mid), codes)
         more: dict[str, Any] = {}
@@ -250,9 +277,10 @@ class Client:
         given = properties(PacketTypes.PUBLISH, **more) if more else None
         info = self.paho.publish(topic, payload, qos, properties=given)
         if qos:
-            code = await self._answer(("publish", info.mid))
+            code, said = await self._answer(("publish", info.mid))
             if code.is_failure:
-                raise Refused(str(code))
+                detail, told = getattr(said, "ReasonString", ""), getattr(said, "UserProperty", ())
+                raise Refused(str(code), code.value, detail, told)
 
     def send(self, topic: str, value: Any = None, *, raw: bytes | None = None, qos: int = 1) -> int:
         """Publish without waiting."""

@@ -8,11 +8,14 @@ from typing import Any
 import anyio
 import pytest
 
-from bindings.mqtt.seam import Limits, Listener
-from bindings.mqtt.server import NativeEngine, SessionStore
-from tests.bindings.mqtt.contract_engine import DEADLINE_S, EngineType
+from authz.documents import RuleDocument
+from authz.policy.sets import set_document
+from bindings.mqtt.engines.native import NativeEngine, SessionStore
+from bindings.mqtt.engines.seam import Limits, Listener
+from tests.bindings.mqtt.engines.contract import DEADLINE_S, EngineType
 from tests.bindings.mqtt.support import LAMP, Client, House, house, lamp_house
-from things.identity import AccountType, Role
+from things.identity import AccountType, Principal, Role
+from things.parsing import parsed
 
 pytestmark = pytest.mark.anyio
 
@@ -193,3 +196,99 @@ async def test_an_account_that_lost_its_rights_while_nothing_ran_has_no_session_
         async with watcher(lamp) as client:
             assert not client.session_present
             assert await client.settle() == []
+
+
+ROOT = Principal(account="admin1", type=AccountType.CONSUMER, role=Role.ADMIN)
+
+
+async def denied(lamp: House, by: str) -> None:
+    """Hide the lamp from viewer1."""
+    if by == "rule":
+        document = parsed(
+            RuleDocument, {"id": "no", "effect": "deny", "thing": "dtw:lights:*", "accounts": ["viewer1"]}
+        )
+        await lamp.authorizer.put_rule(document, ROOT)
+        return
+    rule = {"id": "no", "effect": "block", "target": {"sender": "viewer1", "agent": "lights"}}
+    policy = {"id": "no", "rules": [rule]}
+    await lamp.authorizer.put_policy_set(set_document({"v": 1, "id": "no", "policies": [policy]}))
+
+
+@pytest.mark.parametrize("by", ["rule", "policy"])
+async def test_what_waits_is_judged_when_it_is_delivered(lamp_5: House, by: str) -> None:
+    async with watcher(lamp_5) as client, watcher(lamp_5, "manager1") as other:
+        for each in (client, other):
+            await each.subscribe(EVENTS)
+            await each.subscribe(LEVEL)
+            await each.subscribe("things/lights/lamp/td")
+    await left(lamp_5)
+    await left(lamp_5, "manager1")
+    await overheated(lamp_5, 81)
+    async with lamp_5.client("lights", "sender") as agent:
+        await agent.publish("agents/lights/property/lamp/level", 5)
+        await agent.publish("agents/lights/td/lamp", {**LAMP, "title": "Secret"})
+
+    await denied(lamp_5, by)
+
+    async with watcher(lamp_5) as client, watcher(lamp_5, "manager1") as other:
+        assert client.session_present
+        assert await client.settle() == []
+        assert {each.topic for each in await other.settle()} == {
+            "things/lights/lamp/event/overheated",
+            LEVEL,
+            "things/lights/lamp/td",
+        }
+
+
+async def test_what_was_in_flight_is_not_sent_again_once_it_is_hidden(lamp_5: House) -> None:
+    async with watcher(lamp_5) as client:
+        await client.subscribe(EVENTS)
+        client.paho.manual_ack_set(True)
+        await overheated(lamp_5, 81)
+        assert (await client.receive()).value == 81
+        await client.break_off()
+    await left(lamp_5)
+
+    await denied(lamp_5, "rule")
+
+    async with watcher(lamp_5) as client:
+        assert client.session_present
+        assert await client.settle() == []
+
+
+async def test_what_a_slow_client_has_not_been_sent_is_judged_when_its_turn_comes(
+    any_engine: EngineType, tmp_path: Path
+) -> None:
+    async with (
+        lamp_house(tmp_path / "home", any_engine, limits=Limits(max_inflight=1)) as lamp,
+        lamp.client("viewer1") as client,
+    ):
+        client.paho.manual_ack_set(True)
+        await client.subscribe(EVENTS)
+        await overheated(lamp, 81, 82)
+        assert (await client.receive()).value == 81
+
+        await denied(lamp, "rule")
+        client.paho.ack(1, 1)
+
+        assert await client.settle() == []
+
+
+async def test_what_waits_is_judged_after_a_restart_too(tmp_path: Path) -> None:
+    home, tokens = tmp_path / "home", dict[str, str]()
+    async with stored_house(home, tokens) as lamp:
+        await lamp.account("lights", AccountType.AGENT, Role.AGENT)
+        await lamp.account("viewer1", AccountType.CONSUMER, Role.VIEWER)
+        tokens = lamp.tokens
+        async with lamp.client("lights") as agent:
+            await agent.publish("agents/lights/td/lamp", LAMP)
+        async with watcher(lamp) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+        await overheated(lamp, 81)
+    async with house(home, NativeEngine) as offline:
+        await denied(offline, "rule")
+
+    async with stored_house(home, tokens) as lamp, watcher(lamp) as client:
+        assert client.session_present
+        assert await client.settle() == []

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from bindings.mqtt.engines.seam import Limits, Link
 from bindings.mqtt.order import Order
-from bindings.mqtt.seam import Limits, Link
-from tests.bindings.mqtt.contract_engine import EngineType
+from runtime.publications import sessions
+from tests.bindings.mqtt import wire
+from tests.bindings.mqtt.engines.contract import EngineType
 from tests.bindings.mqtt.support import House, lamp_house
+from things.refusals import Refusals
 
 pytestmark = pytest.mark.anyio
 
@@ -84,15 +87,43 @@ async def test_an_account_has_only_so_many_sessions(any_engine: EngineType, tmp_
 async def test_nothing_waits_where_nothing_is_ahead() -> None:
     order = Order()
 
-    await order.described("lamp")
-    await order.described()
-    await order.stored()
+    await order.wait_described("lamp")
+    await order.wait_described()
+    await order.wait_stored()
     async with order.describing("lamp"):
-        await order.described("other")
-        await order.stored()
+        await order.wait_described("other")
+        await order.wait_stored()
     with order.storing():
-        await order.described()
+        await order.wait_described()
 
 
 def _links(lamp: House) -> list[Link]:
     return list(lamp.binding._clients)
+
+
+async def test_dropped_deliveries_are_counted_for_good_and_logged_once(
+    any_engine: EngineType, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subscriber acknowledges nothing: 5 events are on their way, 10 wait, 25 of 40 are given up."""
+    caplog.set_level("INFO", "runtime.publications.sessions")
+    monkeypatch.setattr(sessions, "REFUSALS", Refusals())
+    async with lamp_house(tmp_path / "home", any_engine, limits=SMALL) as lamp, lamp.client("lights") as agent:
+        async with wire.raw(lamp.binding.addresses[0]) as stalled:
+            stalled.send(wire.connect("s", "viewer1", lamp.tokens["viewer1"]), wire.subscribe(1, ("things/#", 1)))
+            assert (await stalled.expect(wire.CONNACK)).body[1] == 0
+            await stalled.expect(wire.SUBACK)
+            for number in range(40):
+                await agent.publish("agents/lights/event/lamp/overheated", number)
+        async with lamp.client("admin1") as admin:
+            await admin.subscribe("$SYS/mqtt/dropped/#")
+            figures = {message.topic: message.value for message in await admin.settle()}
+
+    dropped = lamp.runtime.metrics.dropped["mqtt", "event", "queue-full"]
+    assert 24 <= dropped <= 26, "the description may be one of those on their way"
+    assert figures["$SYS/mqtt/dropped/event"] == dropped, "also after the subscriber left"
+    assert (
+        f'skep_dropped_total{{binding="mqtt",kind="event",reason="queue-full"}} {dropped}'
+        in lamp.runtime.metrics.text()
+    )
+    lines = [record for record in caplog.records if record.message == "deliveries dropped"]
+    assert [(line.__dict__["who"], line.__dict__["code"]) for line in lines] == [("viewer1", "queue-full")]

@@ -1,18 +1,19 @@
 """What MQTT 5 adds to the binding: reason codes, response topics, properties, resumed sessions."""
 
-from asyncio import get_running_loop
-from collections.abc import Callable
+from asyncio import Future, get_running_loop
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bindings.mqtt.seam import Hello
+from bindings.mqtt.engines.seam import Hello
 from runtime.ports import Appended, History, Reading
-from tests.bindings.mqtt.contract_engine import EngineType
+from tests.bindings.mqtt.engines.contract import EngineType
 from tests.bindings.mqtt.support import House, Refused, lamp_house
 from things.addresses import Kind
 from things.errors import StorageFull
+from things.identity import Principal
 from things.records import HistoryQuery
 
 pytestmark = pytest.mark.anyio
@@ -53,12 +54,13 @@ async def test_without_space_a_client_is_told_to_keep_its_message(engine_5: Engi
         def __init__(self, history: History) -> None:
             self.last_row = history.last_row
             self.read = history.read
-            self.append = history.append
             self.place = history.place
             self.on_lost = history.on_lost
 
-        def commit(self, reading: Reading, then: Callable[[Appended | BaseException], None]) -> None:
-            get_running_loop().call_soon(then, StorageFull())
+        def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
+            refused: Future[Sequence[Appended]] = get_running_loop().create_future()
+            refused.set_exception(StorageFull())
+            return refused
 
     async with (
         lamp_house(tmp_path / "home", engine_5, history=Full) as lamp,
@@ -187,7 +189,7 @@ async def test_a_token_opens_a_connection_by_enhanced_authentication_too(lamp_5:
         found = await lamp_5.binding.admit(
             Hello(client_id="c", password=None, protocol_level=5, **{"user_name": None, **given})
         )
-        return found.account if found else None
+        return found.account if isinstance(found, Principal) else None
 
     token = lamp_5.tokens["lights"].encode()
     assert await admitted(auth_method="token", auth_data=token) == "lights"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.mqtt.amqtt_engine import AmqttEngine
+from bindings.mqtt.engines.amqtt.engine import AmqttEngine
 from bindings.mqtt.forms import forms_of
 from tests.bindings.mqtt.support import lamp_house
 from things.addresses import TwinID
@@ -25,7 +25,7 @@ URLS = ("mqtt://127.0.0.1:1883", "mqtts://gateway:8883")
 
 
 def test_every_affordance_has_a_complete_set_of_forms_for_every_address() -> None:
-    forms = forms_of(TD, TwinID("hub", "lamp"), URLS)
+    forms = forms_of(TD, TwinID.of("hub", "lamp"), URLS)
 
     operations = {key: [op for form in value for op in form["op"]] for key, value in forms.items()}  # type: ignore[union-attr]
     reads = ["readproperty", "observeproperty", "unobserveproperty"]
@@ -39,7 +39,7 @@ def test_every_affordance_has_a_complete_set_of_forms_for_every_address() -> Non
 
 
 def test_the_topic_stands_in_the_path_and_in_the_vocabularys_terms() -> None:
-    forms = forms_of(TD, TwinID("hub", "lamp"), URLS[:1])
+    forms = forms_of(TD, TwinID.of("hub", "lamp"), URLS[:1])
 
     read, write = forms["property", "le vel"]
     assert read["href"] == "mqtt://127.0.0.1:1883/things/hub/lamp/property/le%20vel"

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from bindings.mqtt.amqtt_engine import AmqttEngine
+from bindings.mqtt.engines.amqtt.engine import AmqttEngine
 from bindings.mqtt.topics import parse_topic
 from tests.bindings.mqtt.support import house
 from things.identity import AccountType, Role

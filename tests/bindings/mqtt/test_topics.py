@@ -24,21 +24,24 @@ from runtime.ports import Pattern, Request
 from things.addresses import Kind, TwinID
 from things.errors import BadAddress, Forbidden, SkepError
 from things.messages import Operation
+from things.names import Account, AffordanceName, RequestID, ThingID
+
+ME, HUB, LAMP, ON = Account("me"), Account("hub"), ThingID("lamp"), AffordanceName("on")
 
 GOOD = [
-    ("agents/me/event/lamp/on", PublishEvent("me", "lamp", "on")),
-    ("agents/me/event/urn:dev:1@a/caf%C3%A9%2Ft", PublishEvent("me", "urn:dev:1@a", "café/t")),
-    ("agents/me/property/lamp/level", PublishProperty("me", "lamp", "level")),
-    ("agents/me/properties/lamp", PublishProperties("me", "lamp")),
-    ("agents/me/td/lamp", PublishTD("me", "lamp")),
-    ("agents/me/batch", PublishBatch("me")),
-    ("agents/me/status/0199-ab", ReportStatus("me", "0199-ab")),
-    ("req/me/action/hub/lamp/on/r1", MakeRequest("me", Operation.INVOKE_ACTION, "hub", "lamp", "on", "r1")),
-    ("req/me/rpc/hub/lamp/on/r%201", MakeRequest("me", Operation.CALL_RPC, "hub", "lamp", "on", "r 1")),
-    ("req/me/property/hub/lamp/on/r1", MakeRequest("me", Operation.WRITE_PROPERTY, "hub", "lamp", "on", "r1")),
+    ("agents/me/event/lamp/on", PublishEvent(ME, LAMP, ON)),
+    ("agents/me/event/urn:dev:1@a/caf%C3%A9%2Ft", PublishEvent(ME, ThingID("urn:dev:1@a"), AffordanceName("café/t"))),
+    ("agents/me/property/lamp/level", PublishProperty(ME, LAMP, AffordanceName("level"))),
+    ("agents/me/properties/lamp", PublishProperties(ME, LAMP)),
+    ("agents/me/td/lamp", PublishTD(ME, LAMP)),
+    ("agents/me/batch", PublishBatch(ME)),
+    ("agents/me/status/0199-ab", ReportStatus(ME, RequestID("0199-ab"))),
+    ("req/me/action/hub/lamp/on/r1", MakeRequest("me", Operation.INVOKE_ACTION, HUB, LAMP, ON, "r1")),
+    ("req/me/rpc/hub/lamp/on/r%201", MakeRequest("me", Operation.CALL_RPC, HUB, LAMP, ON, "r 1")),
+    ("req/me/property/hub/lamp/on/r1", MakeRequest("me", Operation.WRITE_PROPERTY, HUB, LAMP, ON, "r1")),
     (
         "req/me/action/hub/lamp/on/r1/t-0_k",
-        MakeRequest("me", Operation.INVOKE_ACTION, "hub", "lamp", "on", "r1", "t-0_k"),
+        MakeRequest("me", Operation.INVOKE_ACTION, HUB, LAMP, ON, "r1", "t-0_k"),
     ),
     ("req/me/cancel/r1", CancelRequest("me", "r1")),
     ("req/me/replay", Replay("me")),
@@ -205,7 +208,7 @@ def test_wildcards_match_as_mqtt_says(text: str, topic: str, expected: bool) -> 
 
 
 def test_topics_of_the_runtime_spell_names_encoded() -> None:
-    twin = TwinID("hub", "lamp")
+    twin = TwinID.of("hub", "lamp")
     request = Request(
         request_id="r1",
         operation=Operation.INVOKE_ACTION,

@@ -7,14 +7,14 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from tests.support import Account, Skep
+from tests.support import Account
 
 WITHIN_S = 10.0
 PROTOCOL = Subprotocol("webthingprotocol")
@@ -45,9 +45,23 @@ class WebThingClient:
         }
         await self.socket.send(json.dumps(message))
 
-    async def answered(self, correlation: str | None) -> dict[str, Any]:
+    async def answered(self, *correlations: str | None) -> dict[str, Any]:
+        """The next answer to any of these."""
+        found: list[dict[str, Any]] = []
+
+        async def wait_for(correlation: str | None) -> None:
+            found.append(await self._answers.setdefault(correlation, asyncio.Queue()).get())
+            tasks.cancel_scope.cancel()
+
         with anyio.fail_after(WITHIN_S):
-            return await self._answers.setdefault(correlation, asyncio.Queue()).get()
+            async with anyio.create_task_group() as tasks:
+                for correlation in correlations:
+                    tasks.start_soon(wait_for, correlation)
+        return found[0]
+
+    def has_answer(self, correlation: str | None) -> bool:
+        """Whether an answer waits to be looked at."""
+        return not self._answers.setdefault(correlation, asyncio.Queue()).empty()
 
     async def notification(self) -> dict[str, Any]:
         with anyio.fail_after(WITHIN_S):
@@ -74,13 +88,22 @@ class WebThingClient:
                     queue.put_nowait(message)
 
 
-def address(runtime: Skep, *, tls: bool = False) -> str:
+class Served(Protocol):
+    """A runtime as its clients see it."""
+
+    @property
+    def http(self) -> str: ...
+    @property
+    def https(self) -> str: ...
+
+
+def address(runtime: Served, *, tls: bool = False) -> str:
     return f"ws{(runtime.https if tls else runtime.http).removeprefix('http')}/wot/ws"
 
 
 @asynccontextmanager
 async def web_thing_client(
-    runtime: Skep, account: Account, *, tls: ssl.SSLContext | None = None
+    runtime: Served, account: Account, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[WebThingClient]:
     headers = {"Authorization": f"Bearer {account.token}"}
     url = address(runtime, tls=tls is not None)

@@ -50,6 +50,19 @@ async def test_notifications_over_the_bound_keep_the_newest_and_never_cost_what_
     assert outbox.dropped == 101 - len(left)
 
 
+async def test_what_is_dropped_is_told_by_kind_but_not_a_value_that_a_newer_one_replaces() -> None:
+    told: list[str] = []
+    outbox = Outbox(max_owed=3, max_notifications=10, max_bytes=1_000, given_up=told.append)
+    for number in range(11):
+        outbox.note(b"value %d" % number, "level", kind="property")
+    assert told == []
+    for number in range(11):
+        outbox.note(b"event %d" % number, kind="event")
+
+    assert set(told) == {"event", "property"}
+    assert len(told) == 12 - len(await drained(outbox))
+
+
 async def test_exactly_the_bound_is_kept_whole() -> None:
     outbox = Outbox(max_owed=3, max_notifications=10, max_bytes=100)
     for number in range(10):

@@ -376,7 +376,7 @@ async def test_a_handshake_without_good_credentials_is_refused_with_a_problem(
 
 
 async def test_a_page_of_ours_comes_in_with_its_cookie_and_a_foreign_page_does_not(runtime: Skep) -> None:
-    administration = runtime.running.rooms.authenticator.administration
+    administration = runtime.running.stores.authenticator.administration
     await administration.add("ann", AccountType.CONSUMER, "viewer", by="test", password="long-enough-1")
     async with httpx2.AsyncClient(base_url=runtime.http) as http:
         reply = await http.post(
@@ -432,7 +432,7 @@ async def test_a_revoked_token_ends_its_sockets_within_a_second(runtime: Skep) -
     ann = await runtime.add("ann")
     async with web_thing_client(runtime, ann) as client:
         await client.request("readallproperties", "dtw:directory:things")
-        await runtime.running.rooms.authenticator.administration.disable("ann", by="test")
+        await runtime.running.stores.authenticator.administration.disable("ann", by="test")
         with anyio.fail_after(1.0):
             await client.socket.wait_closed()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from skep.hyperty import Change, Observer, Reporter, Runtime
+from skep.hyperty import ObjectChange, Observer, Reporter, Runtime
 from tests.support import Skep, skep
 from things.envelopes import Envelope
 from things.errors import Forbidden, NotFound, TimedOut, Unauthenticated
@@ -15,8 +15,8 @@ from things.messages import JSONValue
 pytestmark = pytest.mark.anyio
 
 
-async def changes(observer: Observer, count: int) -> list[Change]:
-    found: list[Change] = []
+async def changes(observer: Observer, count: int) -> list[ObjectChange]:
+    found: list[ObjectChange] = []
     with anyio.fail_after(5):
         async for one in observer:
             found.append(one)

@@ -33,14 +33,16 @@ PROPERTIES = {
 
 
 class Arriving:
-    """Readings as they arrive at a watch."""
+    """Readings as they arrive at a watch, a moment after they were made."""
 
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
         self.watch = QualityWatch(twin.values)
+        self.received = T0
 
     def __call__(self, value: JSONValue, created: int | None = None, *, name: str = "level", **more: Any) -> Quality:
-        received = more.pop("received", T0 if created is None else created)
+        self.received = more.pop("received", max(self.received, created or 0) + 1_000)
+        received = self.received
         message = Message(
             operation=Operation.PUBLISH_PROPERTY,
             principal=AGENT,
@@ -112,6 +114,13 @@ async def test_late_and_future_times_are_flagged(arriving: Arriving) -> None:
     assert arriving(3, T0 + S, source_time=T0 + 10**12) == Quality.FUTURE
 
 
+async def test_nothing_is_late_because_the_clock_was_set_back(arriving: Arriving) -> None:
+    assert arriving(1, T0 + 3_600 * S, received=T0 + 3_600 * S + 1) == Quality(0)
+    assert arriving(2, received=T0) == Quality(0)
+    assert arriving(3, T0 + S, received=T0 + S + 1) == Quality(0)
+    assert arriving(4, T0, received=T0 + S + 2) == Quality.LATE
+
+
 async def test_a_gap_of_more_than_the_declared_interval_is_flagged_once(arriving: Arriving) -> None:
     times = [0, 10, 30, 60, 70]
 
@@ -134,10 +143,10 @@ async def test_a_measured_value_that_never_moves_is_flagged_but_a_set_point_is_n
 
 
 async def test_what_came_before_a_restart_counts(arriving: Arriving) -> None:
-    latest = Value(value=1, payload=b"1", created=T0 + S, received=T0 + S, row_id=1)
+    latest = Value(value=1, payload=b"1", created=T0 + S, received=T0 + S + 1, row_id=1)
     arriving.twin.values.put(METER, Kind.PROPERTY, "level", latest)
 
-    assert arriving(2, T0) == Quality.LATE
+    assert arriving(2, T0, received=T0 + 2 * S) == Quality.LATE
 
 
 async def test_a_new_thing_description_keeps_what_was_seen(arriving: Arriving) -> None:
@@ -156,4 +165,23 @@ async def test_only_so_many_series_are_remembered(arriving: Arriving) -> None:
     arriving(1, T0 + S, name="tick")
 
     assert arriving(1, T0, name="tick") == Quality.LATE
-    assert arriving(1, T0, name="level") == Quality(0)
+    assert [arriving(1, T0, name=name) for name in ("level", "target")].count(Quality.LATE) <= 1
+
+
+async def test_series_in_turn_one_more_than_are_remembered_are_mostly_known(
+    arriving: Arriving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arriving.watch = QualityWatch(arriving.twin.values, max_series=50)
+    begun: list[str] = []
+    seen = QualityWatch._seen
+
+    def counted(self: QualityWatch, key: tuple[str, str, str], *given: Any) -> Any:
+        begun.append(key[2])
+        return seen(self, key, *given)
+
+    monkeypatch.setattr(QualityWatch, "_seen", counted)
+    for turn in range(20):
+        for number in range(51):
+            arriving(turn, name=f"n{number}")
+
+    assert 51 < len(begun) < 51 + 0.2 * 19 * 51

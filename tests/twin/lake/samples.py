@@ -34,6 +34,9 @@ class Rows:
     def last(self) -> int:
         return max((row.row_id for row in self.rows), default=0)
 
+    def first(self) -> int | None:
+        return min((row.row_id for row in self.rows), default=None)
+
     def columns(self, first: int, last: int, size: int, wanted: Wanted = EVERYTHING) -> Iterator[HotColumns]:
         start, end = wanted.start or -(2**63), wanted.end or 2**63
         chosen = [

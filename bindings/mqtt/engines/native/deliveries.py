@@ -1,0 +1,287 @@
+"""What one connection sends its client: in flight within the window, the rest in the outbox, latest values last.
+
+Order: what an earlier connection left in flight, then what was queued, then the latest values of new subscriptions,
+which are made a few in a turn of the loop as the client keeps up and skip topics that were delivered since.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from time import perf_counter
+from typing import Protocol
+
+from bindings.mqtt.engines.codec.encoding import DUPLICATE, encode_ack, encode_publish
+from bindings.mqtt.engines.codec.packets import PUBREC, Kind
+from bindings.mqtt.engines.codec.reasons import Reason, protocol_error
+from bindings.mqtt.engines.latest import Latest
+from bindings.mqtt.engines.native.negotiated import Terms
+from bindings.mqtt.engines.native.sessions import InFlight, Session, Step
+from bindings.mqtt.engines.native.shared import Shared
+from bindings.mqtt.engines.native.writing import Writer
+from bindings.mqtt.engines.outbox import Outbox
+from bindings.mqtt.engines.seam import Flow, Link, Publish
+
+log = logging.getLogger(__name__)
+
+_WAITS_FOR = {1: Step.PUBACK, 2: Step.PUBREC}
+"""By QoS."""
+
+
+class Recipient(Link, Protocol):
+    """The link that deliveries are sent to."""
+
+    def wants_turn(self) -> None:
+        """Call `send_latest` in one of the next turns of the loop."""
+
+
+class Deliveries:
+    """The sending side of one open link, over its session."""
+
+    __slots__ = (
+        "_aliases",
+        "_latest",
+        "_level",
+        "_link",
+        "_resend",
+        "_session",
+        "_shared",
+        "_terms",
+        "_window",
+        "_writer",
+    )
+
+    def __init__(
+        self,
+        shared: Shared,
+        session: Session,
+        link: Recipient,
+        writer: Writer,
+        terms: Terms,
+    ) -> None:
+        self._shared = shared
+        self._link = link
+        self._session = session
+        self._writer = writer
+        self._level = link.protocol_level
+        self._window = terms.window
+        self._terms = terms
+        self._aliases: dict[str, int] | None = {} if terms.aliases else None
+        self._resend = deque(session.in_flight) if session.in_flight else None
+        self._latest: Latest | None = None
+
+    def push(self, message: Publish, delivered: Callable[[], None] | None) -> bool:
+        """Send one delivery, or queue it as its flow says; False: not taken."""
+        session = self._session
+        if self._latest is not None and message.flow is Flow.PROPERTY:
+            self._latest.delivered(message.topic)
+        outbox = session.outbox
+        if not (self._writer.paused or outbox or self._resend) and (
+            not message.qos or not session.in_flight or self._has_room(message)
+        ):
+            return self._send(message, delivered, message.expiry_s)
+        shared = self._shared
+        if outbox is None:
+            outbox = session.outbox = Outbox(shared.limits.max_queued, shared.limits.max_queued_bytes)
+        if not outbox:
+            outbox.rights = shared.gate.rights
+        return outbox.offer(message, delivered, shared.now(), self._crowded_out)
+
+    def _crowded_out(self, message: Publish) -> None:
+        if self._latest is not None:
+            # It may have been a value of which the client has heard nothing else.
+            self._latest.repeat_all()
+        self._dropped(message, "queue-full")
+
+    def _dropped(self, message: Publish, reason: str) -> None:
+        self._shared.counts["dropped"] += 1
+        self._shared.gate.dropped(self._link, message, reason)
+
+    def add_latest(self, topic_filter: str, values: Iterable[Publish | None]) -> None:
+        """Send the latest values of a new subscription when `drain` comes to them; None is a step that found none."""
+        if values:
+            if self._latest is None:
+                self._latest = Latest()
+            self._latest.add(topic_filter, values)
+
+    def drop_latest(self, topic_filter: str) -> None:
+        """The filter is taken back: what is left of its latest values is not sent."""
+        if self._latest is not None:
+            self._latest.drop(topic_filter)
+
+    def drain(self) -> None:
+        """Send what waits, as far as socket and window allow."""
+        if (
+            (self._resend is None or self._send_again(self._resend))
+            and self._drain_outbox()
+            and self._latest is not None
+            and not self._writer.paused
+        ):
+            self._link.wants_turn()
+
+    def send_latest(self, steps: int, until: float) -> tuple[int, bool]:
+        """Make and send latest values: so many steps, until that time (`perf_counter`). Returns how many steps it took
+        and whether there are more to take; where the client has to take something first, `drain` comes again."""
+        latest, done = self._latest, 0
+        if self._writer.paused or self._resend is not None or self._session.outbox:
+            return 0, False
+        while latest is not None and done < steps and perf_counter() < until:
+            done += 1
+            has_waited = latest.is_held
+            message = latest.step()
+            if message is None:
+                if not latest:
+                    self._latest = latest = None
+                continue
+            if self._writer.paused or (message.qos and not self._has_room(message)):
+                return done, False
+            latest.taken()
+            if has_waited:
+                shown = self._shared.gate.reviewed(self._link, message)
+                if shown is None:
+                    continue
+                message = shown
+            self._send(message if message.retain else replace(message, retain=True), None, message.expiry_s)
+        return done, latest is not None
+
+    def acknowledged(self, kind: int, packet_id: int, code: int) -> None:
+        """Take PUBACK, PUBREC or PUBCOMP of the client."""
+        session = self._session
+        entry = session.in_flight.get(packet_id)
+        if entry is None:
+            if kind == PUBREC and code < 0x80:
+                self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+            return
+        session.dirty = True
+        delivered, entry.delivered = entry.delivered, None
+        if kind == PUBREC and entry.step in (PUBREC, Step.PUBCOMP) and code < 0x80:
+            entry.message, entry.step = None, Step.PUBCOMP
+            self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
+        elif kind == entry.step:
+            session.finish(packet_id)
+        else:
+            raise protocol_error(f"{Kind(kind).name} for a delivery that waits for {entry.step.name}")
+        if delivered is not None and code < 0x80:
+            delivered()
+        if session.outbox or self._latest is not None or self._resend is not None:
+            self.drain()
+
+    def _has_room(self, message: Publish) -> bool:
+        """For one more QoS 1 or 2 delivery in flight."""
+        session = self._session
+        in_flight = len(session.in_flight)
+        return in_flight < self._window and (
+            not in_flight or session.in_flight_bytes + len(message.payload) <= self._shared.limits.max_queued_bytes
+        )
+
+    def _send(self, message: Publish, delivered: Callable[[], None] | None, expiry_s: int | None) -> bool:
+        qos, level = message.qos, self._level
+        topic, alias, aliases = message.topic, 0, self._aliases
+        try:
+            if aliases is not None:
+                topic, alias = self._alias(aliases, topic)
+                encoded = encode_publish(message, level, qos=qos, topic=topic, alias=alias, expiry_s=expiry_s)
+            elif expiry_s is message.expiry_s:
+                encoded = self._shared.encode(message, level)
+            else:
+                encoded = encode_publish(message, level, qos=qos, expiry_s=expiry_s)
+        except (ValueError, OverflowError) as error:
+            # Too long for its length field, or no Unicode: that delivery is given up, not the link. A queue that an
+            # earlier version stored may hold one.
+            if aliases is not None and alias and topic:
+                del aliases[topic]
+            self._give_up(message, error)
+            return False
+        if (largest := self._terms.max_packet) and encoded.size > largest:
+            # [MQTT-3.1.2-25] it must not be sent, and so its alias must not count as known.
+            if aliases is not None and alias and topic:
+                del aliases[topic]
+            self._shared.counts["too-large"] += 1
+            self._dropped(message, "too-large")
+            return False
+        if not qos:
+            self._writer.write(encoded.head)
+            if delivered is not None:
+                delivered()
+            return True
+        session = self._session
+        packet_id = session.packet_id()
+        session.in_flight[packet_id] = InFlight(message, _WAITS_FOR[qos], encoded.size, delivered)
+        session.in_flight_bytes += encoded.size
+        session.dirty = True
+        self._writer.write(encoded.head, packet_id.to_bytes(2, "big"), encoded.tail)
+        return True
+
+    def _give_up(self, message: Publish, error: ValueError | OverflowError) -> None:
+        counts = self._shared.counts
+        self._dropped(message, "unencodable")
+        counts["unencodable"] += 1
+        if counts["unencodable"] == 1:
+            log.warning(
+                "a delivery that no PUBLISH can hold is given up; more are counted only",
+                extra={"topic": message.topic[:120], "error": repr(error)},
+            )
+
+    def _alias(self, aliases: dict[str, int], topic: str) -> tuple[str, int]:
+        """What to send for the topic, and its alias; the first topics of a connection get one."""
+        known = aliases.get(topic)
+        if known is not None:
+            return "", known
+        if len(aliases) >= self._terms.aliases:
+            return topic, 0
+        alias = aliases[topic] = len(aliases) + 1
+        return topic, alias
+
+    def _send_again(self, resend: deque[int]) -> bool:
+        """Repeat deliveries of an earlier connection, as [MQTT-4.4.0-1] asks; True when all were."""
+        in_flight = self._session.in_flight
+        while resend:
+            if self._writer.paused or len(in_flight) - len(resend) >= self._window:
+                return False
+            packet_id = resend.popleft()
+            entry = in_flight.get(packet_id)
+            if entry is None:
+                continue
+            message = entry.message
+            if message is None:
+                self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
+                continue
+            shown = self._shared.gate.reviewed(self._link, message)
+            if shown is None:
+                # It may have been sent; nobody acknowledges it any more, and its packet id is free.
+                self._session.finish(packet_id)
+                self._shared.counts["no-longer-permitted"] += 1
+                continue
+            message = entry.message = shown
+            encoded = encode_publish(message, self._level, qos=message.qos, expiry_s=message.expiry_s)
+            first = bytes((encoded.head[0] | DUPLICATE,))
+            self._writer.write(first + encoded.head[1:], packet_id.to_bytes(2, "big"), encoded.tail)
+        self._resend = None
+        return True
+
+    def _drain_outbox(self) -> bool:
+        session, shared, writer = self._session, self._shared, self._writer
+        outbox = session.outbox
+        while outbox:
+            if (
+                writer.paused
+                or len(session.in_flight) >= self._window
+                or session.in_flight_bytes > shared.limits.max_queued_bytes
+            ):
+                return False
+            message, delivered, queued_at = outbox.take()
+            expiry_s = message.expiry_s
+            if expiry_s is not None:
+                expiry_s -= int(shared.now() - queued_at)
+                if expiry_s <= 0:
+                    shared.counts["expired"] += 1
+                    self._dropped(message, "expired")
+                    continue
+            if outbox.rights is None or outbox.rights != shared.gate.rights:
+                shown = shared.gate.reviewed(self._link, message)
+                if shown is None:
+                    shared.counts["no-longer-permitted"] += 1
+                    continue
+                message = shown
+            self._send(message, delivered, expiry_s)
+        return True

@@ -1,0 +1,144 @@
+"""A session as JSON, for the file in which sessions survive a restart.
+
+Times are those of the store's clock there (µs UTC), since the engine's begins anew with each process.
+"""
+
+import base64
+from typing import Any
+
+from bindings.mqtt.engines.native.sessions import DepartedLink, InFlight, Key, Session, Step, Will
+from bindings.mqtt.engines.outbox import Outbox
+from bindings.mqtt.engines.seam import Flow, Limits, Link, Publish, SubscribeOptions
+from things.identity import AccountType, Principal
+
+
+def state_of(session: Session, now: float, now_us: int) -> dict[str, Any]:
+    """All of a session but its key, its end and the QoS 2 ids it has received. `now` is the engine's clock, `now_us`
+    the store's."""
+    flight = [
+        [packet_id, int(entry.step), entry.size, None if entry.message is None else _message(entry.message)]
+        for packet_id, entry in session.in_flight.items()
+        if entry.message is None or entry.message.flow is not Flow.LEDGER
+    ]
+    waiting = [each for each in session.outbox or () if each.message.flow is not Flow.LEDGER]
+    will, link = session.will, session.link or session.parked
+    return {
+        "client": None if link is None else _client(link),
+        "expirySeconds": session.expiry_s,
+        "filters": [
+            [text, each.qos, each.no_local, each.retain_as_published, each.retain_handling, each.subscription_id]
+            for text, each in session.filters.items()
+        ],
+        "inFlight": flight,
+        "waiting": [_message(each.message) for each in waiting],
+        "queued": [now_us - int((now - each.queued_at) * 1e6) for each in waiting],
+        "will": None
+        if will is None
+        else {
+            "message": _message(will.message),
+            "due": now_us + int((will.due - now) * 1e6),
+            **_client(will.link),
+        },
+    }
+
+
+def _client(link: Link) -> dict[str, Any]:
+    principal = link.principal
+    return {
+        "account": principal.account,
+        "type": str(principal.type),
+        "role": str(principal.role),
+        "token": principal.token_id,
+        "login": principal.login_id,
+        "accountID": principal.account_id,
+        "credential": principal.credential,
+        "source": link.source,
+        "level": link.protocol_level,
+    }
+
+
+def _departed(key: Key, client: dict[str, Any]) -> DepartedLink:
+    return DepartedLink(
+        principal=Principal(
+            account=client["account"],
+            type=AccountType(client["type"]),
+            role=client["role"],
+            token_id=client.get("token"),
+            login_id=client.get("login"),
+            # Of files of earlier versions nobody knows; only what a stored login or token vouches for stands then.
+            account_id=client.get("accountID"),
+            credential=client.get("credential"),
+        ),
+        client_id=key[1],
+        source=client["source"],
+        protocol_level=client["level"],
+    )
+
+
+def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float, now_us: int) -> Session:
+    """The session that `state_of` described, without a connection."""
+    session = Session(key, state["expirySeconds"])
+    for text, qos, no_local, as_published, handling, subscription_id in state["filters"]:
+        session.filters[text] = SubscribeOptions(
+            qos=qos,
+            no_local=no_local,
+            retain_as_published=as_published,
+            retain_handling=handling,
+            subscription_id=subscription_id,
+        )
+    for packet_id, step, size, message in state["inFlight"]:
+        session.in_flight[packet_id] = InFlight(None if message is None else _publish(message), Step(step), size)
+        session.in_flight_bytes += size
+    if state["waiting"]:
+        session.outbox = Outbox(limits.max_queued, limits.max_queued_bytes)
+        # Files of earlier versions do not say since when: what expires has its time once more.
+        queued = state.get("queued") or [now_us] * len(state["waiting"])
+        for message, at in zip(state["waiting"], queued, strict=True):
+            session.outbox.offer(_publish(message), None, now - (now_us - at) / 1e6)
+    if (will := state["will"]) is not None:
+        session.will = Will(
+            message=_publish(will["message"]),
+            link=_departed(key, will),
+            due=now + (will["due"] - now_us) / 1e6,
+        )
+    # Files of earlier versions do not say whose the session was; what it asked for waits after its next connection.
+    if (client := state.get("client")) is not None:
+        session.last = _departed(key, client)
+    return session
+
+
+def _message(message: Publish) -> list[Any]:
+    return [
+        message.topic,
+        base64.b64encode(message.payload).decode(),
+        message.qos,
+        message.retain,
+        str(message.flow),
+        [list(pair) for pair in message.user_properties],
+        message.expiry_s,
+        message.response_topic,
+        None if message.correlation is None else base64.b64encode(message.correlation).decode(),
+        message.content_type,
+        message.payload_is_text,
+        list(message.subscription_ids),
+    ]
+
+
+def _publish(stored: list[Any]) -> Publish:
+    topic, payload, qos, retain, flow, properties, expiry_s, response_topic, correlation, content_type, is_text, ids = (
+        stored
+    )
+    return Publish(
+        topic=topic,
+        payload=base64.b64decode(payload),
+        qos=qos,
+        retain=retain,
+        flow=Flow(flow),
+        user_properties=[(name, value) for name, value in properties],
+        expiry_s=expiry_s,
+        response_topic=response_topic,
+        correlation=None if correlation is None else base64.b64decode(correlation),
+        content_type=content_type,
+        payload_is_text=is_text,
+        subscription_ids=ids,
+    )

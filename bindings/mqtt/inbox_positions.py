@@ -1,0 +1,72 @@
+"""How far each persistent session has confirmed its inbox, so that a resumed one goes on where it was.
+
+Kept in a small file that is written from time to time and at the end. A runtime that was killed resumes a moment
+earlier: statuses of that moment come again, and their `seq` tells that they are not new.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+from pydantic_core import from_json, to_json
+
+from things.bounded import Recent
+
+log = logging.getLogger(__name__)
+
+MAX_SESSIONS = 10_000
+
+Key = tuple[str, str]
+"""Account and client id."""
+
+
+Write = Callable[[Path, bytes], object]
+
+
+class InboxMarks:
+    """The last confirmed `seq` by session; the longest unused go first. Without a path nothing outlives the process."""
+
+    def __init__(self, path: Path | None = None, write: Write | None = None) -> None:
+        """`write` replaces a file in one step, in a thread; the gateway hands in that of all its files. Without it the
+        file is only read."""
+        self._path = path
+        self._write = write
+        self._marks = Recent[Key, int](MAX_SESSIONS)
+        self._is_saved = True
+        if path is not None:
+            self._load(path)
+
+    def get(self, key: Key) -> int:
+        """The last confirmed `seq`, 0 if nothing is known of the session."""
+        return self._marks.get(key, 0)
+
+    def put(self, key: Key, seq: int) -> None:
+        """Remember; an older one changes nothing."""
+        if seq > self._marks.get(key, 0):
+            self._marks[key] = seq
+            self._is_saved = False
+        else:
+            self._marks.move_to_end(key)
+
+    async def save(self) -> None:
+        """Write what changed; a file that cannot be written is said so and tried again the next time."""
+        if self._path is None or self._write is None or self._is_saved:
+            return
+        text = to_json([[account, client_id, seq] for (account, client_id), seq in self._marks.items()])
+        self._is_saved = True
+        try:
+            await anyio.to_thread.run_sync(self._write, self._path, text)
+        except OSError as error:
+            self._is_saved = False
+            log.warning("inbox marks not written", extra={"reason": error.strerror or str(error)})
+
+    def _load(self, path: Path) -> None:
+        try:
+            for account, client_id, seq in from_json(path.read_bytes()):
+                self._marks[str(account), str(client_id)] = int(seq)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError) as error:
+            # Only comfort is lost: sessions get their kept statuses again.
+            log.warning("inbox marks not read", extra={"reason": str(error)})

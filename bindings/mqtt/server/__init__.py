@@ -1,7 +1,0 @@
-"""The native MQTT server, 3.1.1 and 5: a codec that stands alone, connections, sessions, and the engine over them."""
-
-from bindings.mqtt.server.engine import NativeEngine
-from bindings.mqtt.server.store import SessionStore
-from bindings.mqtt.server.websocket import serve_websocket
-
-__all__ = ["NativeEngine", "SessionStore", "serve_websocket"]

@@ -1,0 +1,443 @@
+"""The live sessions, what they subscribe to, and how publications and statuses reach them.
+
+The register knows accounts, never roles: whether a session may see something is asked of the authorizer at every
+delivery. Requests for agents are `runtime.requests.deliveries`' work; it listens here for agents that come and go.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from runtime.metrics import Metrics
+from runtime.ports import Authorizer, Directory, Ledger, LedgerRow, Pattern, Publication, Session, ValueStore
+from runtime.publications.subscriptions import Subscriptions, Tags
+from things.addresses import Address, Kind, TwinID, is_twin
+from things.bounded import Bounded
+from things.callbacks import ignore
+from things.decisions import Context
+from things.delivery import DeliveryStatus
+from things.errors import Forbidden, QueueFull
+from things.identity import Principal
+from things.messages import Operation
+from things.places import Place
+from things.refusals import REFUSALS
+
+log = logging.getLogger(__name__)
+
+SEEN_AS: dict[Kind, Operation] = {
+    Kind.EVENT: Operation.SUBSCRIBE,
+    Kind.PROPERTY: Operation.OBSERVE,
+    Kind.TD: Operation.READ,
+    # The progress of actions is for those who may invoke them.
+    Kind.ACTION: Operation.INVOKE_ACTION,
+}
+"""The operation that receiving a publication of each kind amounts to."""
+
+_TD = Kind.TD
+"""Looked at for every publication, and enum attribute access is slow."""
+_REPLAY_PAGE = 200
+MAX_AUDIENCES = 131_072
+"""Series and receivers whose match and decision are remembered, together."""
+
+_Audience = Sequence[tuple[Session, Tags]]
+_Series = tuple[str, Kind, str]
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """What the register keeps of one session. `reporting` is None while it takes no statuses."""
+
+    session: Session
+    principal: Principal
+    takes_requests: bool = False
+    speaks_for: dict[str, None] | None = None
+    """Single Things it takes requests for; made for the first, since few sessions speak for any."""
+    reporting: "Reporting | None" = None
+    is_away: bool = False
+
+    def takes(self, thing_id: str | None) -> bool:
+        """Whether it takes requests for a single Thing, or for all of its account (None)."""
+        if thing_id is None:
+            return self.takes_requests
+        return self.speaks_for is not None and thing_id in self.speaks_for
+
+
+@dataclass(slots=True)
+class Reporting:
+    """Where a session stands in its account's inbox: live, or being replayed up to what the ledger has."""
+
+    replayed: int = 0
+    replaying: bool = False
+    again: bool = False
+    """More came in, or the session drained, while a replay was under way."""
+    running: bool = False
+    """A replay of this session is running; another would repeat it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Called by the register as agents come and go; set by `runtime.requests.deliveries` before bindings start."""
+
+    reachable: Callable[[Session, str | None], None]
+    """With the one Thing the session speaks for, None if for all of its account."""
+    unreachable: Callable[[Session, str | None], None]
+    drained: Callable[[Session], None]
+
+
+Describe = Callable[[str, Principal, Place | None], Publication | None]
+"""The twin TD of a Thing as this principal may see it, with the addresses that hold at this place."""
+
+
+@dataclass(slots=True)
+class LiveSessions:
+    """The register that bindings are given (`runtime.ports.Sessions`)."""
+
+    authorizer: Authorizer
+    directory: Directory
+    values: ValueStore
+    ledger: Ledger
+    describe: Describe
+    start: Callable[[Awaitable[None]], None]
+    """Runs a coroutine in the runtime's task group."""
+    metrics: Metrics
+    max_per_account: int = 100
+    max_subscriptions: int = 1_000
+    watch: Watch | None = None
+    _live: dict[Session, Live] = field(default_factory=dict)
+    _accounts: dict[str, dict[Session, Live]] = field(default_factory=dict)
+    _away: Counter[str] = field(default_factory=Counter)
+    """How many sessions of an account wait for their clients."""
+    _subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    _audiences: Bounded[_Series, _Audience] = field(default_factory=lambda: Bounded(MAX_AUDIENCES))
+    """Who asked for a series and may see it; forgotten whenever subscriptions, sessions or rights change."""
+    _audiences_room: int = MAX_AUDIENCES
+    _audiences_version: int = -1
+
+    # ------------------------------------------------------------ coming and going
+
+    def opened(self, session: Session) -> None:
+        account = session.principal.account
+        mine = self._accounts.setdefault(account, {})
+        if len(mine) - self._away[account] >= self.max_per_account:
+            raise QueueFull(f"account {account!r}", self.max_per_account, "sessions")
+        standing = self._live.get(session)
+        if standing is not None:
+            self._is_back(standing)
+            return
+        live = Live(session, session.principal)
+        self._live[session] = mine[session] = live
+        self.metrics.sessions[session.binding] += 1
+
+    def away(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is not None and not live.is_away:
+            live.is_away = True
+            self._away[live.principal.account] += 1
+
+    def _is_back(self, live: Live) -> None:
+        if live.is_away:
+            live.is_away = False
+            account = live.principal.account
+            self._away[account] -= 1
+            if not self._away[account]:
+                del self._away[account]
+
+    def closed(self, session: Session) -> None:
+        live = self._live.pop(session, None)
+        if live is None:
+            return
+        self._is_back(live)
+        account = live.principal.account
+        mine = self._accounts[account]
+        del mine[session]
+        if not mine:
+            del self._accounts[account]
+        if self._subscriptions.count(session):
+            self._subscriptions.remove_all(session)
+            self._forget_audiences()
+        self.metrics.sessions[session.binding] -= 1
+        if (live.takes_requests or live.speaks_for) and self.watch:
+            live.takes_requests = False
+            live.speaks_for = None
+            self.watch.unreachable(session, None)
+
+    def renewed(self, session: Session, principal: Principal) -> None:
+        live = self._live[session]
+        if principal.account != live.principal.account:
+            raise Forbidden("a session cannot change its account")
+        live.principal = principal
+        self._forget_audiences()
+
+    def of_account(self, account: str) -> Sequence[Session]:
+        """Sessions of an account, oldest first."""
+        return tuple(self._accounts.get(account, ()))
+
+    def everyone(self) -> Sequence[Session]:
+        """All live sessions."""
+        return tuple(self._live)
+
+    def principal_of(self, session: Session) -> Principal | None:
+        """The principal a live session now has; None once it is closed."""
+        live = self._live.get(session)
+        return live.principal if live else None
+
+    # ------------------------------------------------------------ publications
+
+    def subscribe(self, session: Session, pattern: Pattern, tag: object) -> None:
+        live = self._live[session]
+        if self._subscriptions.count(session) >= self.max_subscriptions:
+            raise QueueFull("this session", self.max_subscriptions, "subscriptions")
+        if not self.could_see(live.principal, pattern):
+            raise Forbidden("nothing that matches may be seen")
+        self._subscriptions.add(session, pattern, tag)
+        self._forget_audiences()
+
+    def unsubscribe(self, session: Session, pattern: Pattern, tag: object) -> bool:
+        self._forget_audiences()
+        return self._subscriptions.remove(session, pattern, tag)
+
+    def publish(self, publication: Publication) -> None:
+        """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
+        audience = self._audience((publication.thing_id, publication.kind, publication.name))
+        if not audience:
+            return
+        is_td = publication.kind is _TD and bool(publication.payload)
+        live, delivered = self._live, 0
+        for session, tags in audience:
+            # One delivery may end other sessions.
+            if session not in live:
+                continue
+            shown = publication
+            if is_td:
+                trimmed = self.describe(publication.thing_id, live[session].principal, session.place)
+                if trimmed is None:
+                    continue
+                shown = trimmed
+            try:
+                session.publish(shown, tags)
+                delivered += 1
+            except Exception:
+                log.exception("delivery failed", extra={"session": session.session_id, "binding": session.binding})
+        self.metrics.delivered += delivered
+
+    @property
+    def rights(self) -> int | None:
+        return None if self.authorizer.is_conditional else self.authorizer.version
+
+    def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
+        return self.authorizer.decide(principal, SEEN_AS[kind], Address(thing_id, kind, name)).allowed
+
+    def may_listen(self, principal: Principal, address: str, context: Context | None) -> bool:
+        """Decided as the message by which it subscribes, so that policies for those hold for what they bring."""
+        return self.authorizer.decide(principal, Operation.SEND, Address(address, None, "subscribe"), context).is_free
+
+    def is_watched(self, thing_id: str, kind: Kind, name: str) -> bool:
+        """Whether anybody asked for publications of this series and may see them."""
+        return bool(self._audience((thing_id, kind, name)))
+
+    def _audience(self, series: _Series) -> _Audience:
+        """The sessions that asked for a series and may see it. Remembered while no decision can hang on its
+        context."""
+        authorizer = self.authorizer
+        if authorizer.is_conditional:
+            return self._permitted(series)
+        if self._audiences_version != authorizer.version:
+            self._forget_audiences()
+            self._audiences_version = authorizer.version
+        known = self._audiences.get(series)
+        if known is None:
+            known = self._permitted(series)
+            cost = 1 + len(known)
+            if cost <= MAX_AUDIENCES:
+                while cost > self._audiences_room:
+                    _, discarded = self._audiences.discard_one()
+                    self._audiences_room += 1 + len(discarded)
+                self._audiences_room -= cost
+                self._audiences[series] = known
+        return known
+
+    def _permitted(self, series: _Series) -> _Audience:
+        thing_id, kind, name = series
+        operation, decide, address = SEEN_AS[kind], self.authorizer.decide, Address(*series)
+        return tuple(
+            (session, tags)
+            for session, tags in self._subscriptions.match(TwinID.parse(thing_id), kind, name).items()
+            if (live := self._live.get(session)) is not None and decide(live.principal, operation, address).allowed
+        )
+
+    def _forget_audiences(self) -> None:
+        if self._audiences:
+            self._audiences.clear()
+            self._audiences_room = MAX_AUDIENCES
+
+    def latest(
+        self, principal: Principal, pattern: Pattern, place: Place | None = None
+    ) -> Iterator[Publication | None]:
+        for thing_id in self._candidates(pattern):
+            yield None
+            if not is_twin(thing_id):
+                continue
+            twin = TwinID.parse(thing_id)
+            if pattern.thing is not None and twin.thing != pattern.thing:
+                continue
+            if pattern.kind in (None, Kind.PROPERTY):
+                yield from self._latest_values(principal, thing_id, twin, pattern.name)
+            if pattern.kind in (None, Kind.TD) and pattern.name in (None, ""):
+                td = self.describe(thing_id, principal, place)
+                if td is not None:
+                    yield td
+
+    def _latest_values(
+        self, principal: Principal, thing_id: str, twin: TwinID, name: str | None
+    ) -> Iterator[Publication]:
+        for (kind, series), value in self.values.of_thing(thing_id).items():
+            if kind is not Kind.PROPERTY or (name is not None and series != name):
+                continue
+            if not self.authorizer.decide(principal, Operation.OBSERVE, Address(thing_id, kind, series)).allowed:
+                continue
+            yield Publication(
+                twin=twin,
+                thing_id=thing_id,
+                kind=kind,
+                name=series,
+                value=value.value,
+                payload=value.payload,
+                created=value.created,
+                row_id=value.row_id,
+            )
+
+    def _candidates(self, pattern: Pattern) -> Iterable[str]:
+        """Things of which some may match."""
+        if pattern.agent is not None and pattern.thing is not None:
+            thing_id = f"dtw:{pattern.agent}:{pattern.thing}"
+            return (thing_id,) if self.directory.get(thing_id) else ()
+        if pattern.agent is not None:
+            return self.directory.things_of(pattern.agent)
+        return self.directory.ids()
+
+    def could_see(self, principal: Principal, pattern: Pattern) -> bool:
+        kinds = (pattern.kind,) if pattern.kind is not None else tuple(Kind)
+        # What a role allows in general shows on a Thing of one's own, and such decisions are remembered.
+        guess = f"dtw:{pattern.agent or principal.account}:{pattern.thing or 'any'}"
+        decide, could_allow = self.authorizer.decide, self.authorizer.could_allow
+        return any(
+            decide(principal, SEEN_AS[kind], Address(guess, kind, pattern.name)).allowed for kind in kinds
+        ) or any(
+            could_allow(
+                principal, SEEN_AS[kind], agent=pattern.agent, thing=pattern.thing, kind=kind, name=pattern.name
+            )
+            for kind in kinds
+        )
+
+    # ------------------------------------------------------------ requests for agents
+
+    def take_requests(self, session: Session, thing_id: str | None = None) -> None:
+        live = self._live.get(session)
+        if live is None or live.takes(thing_id):
+            return
+        if thing_id is None:
+            live.takes_requests = True
+        elif live.speaks_for is None:
+            live.speaks_for = {thing_id: None}
+        else:
+            live.speaks_for[thing_id] = None
+        if self.watch:
+            self.watch.reachable(session, thing_id)
+
+    def stop_requests(self, session: Session, thing_id: str | None = None) -> None:
+        live = self._live.get(session)
+        if live is None or not live.takes(thing_id):
+            return
+        if thing_id is None:
+            live.takes_requests = False
+        elif live.speaks_for is not None:
+            live.speaks_for.pop(thing_id, None)
+        if self.watch:
+            self.watch.unreachable(session, thing_id)
+
+    def takes_any(self, session: Session) -> bool:
+        """Whether a session takes requests, for a single Thing at least."""
+        live = self._live.get(session)
+        return live is not None and (live.takes_requests or bool(live.speaks_for))
+
+    def newest_taker(self, account: str) -> Session | None:
+        """The session through which requests for an account's Things go now."""
+        for session, live in reversed(self._accounts.get(account, {}).items()):
+            if live.takes_requests:
+                return session
+        return None
+
+    def drained(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is None:
+            return
+        if live.takes_requests and self.watch:
+            self.watch.drained(session)
+        if live.reporting is not None and live.reporting.replaying:
+            live.reporting.again = True
+            self.start(self._replay(live, live.reporting))
+
+    def dropped(self, session: Session, kind: str, reason: str) -> None:
+        self.metrics.dropped[session.binding, kind, reason] += 1
+        REFUSALS.note(
+            log, "deliveries dropped", who=session.principal.account, code=reason, binding=session.binding, kind=kind
+        )
+
+    # ------------------------------------------------------------ statuses for callers
+
+    def take_reports(self, session: Session, after: int | None = None) -> None:
+        live = self._live.get(session)
+        if live is None:
+            return
+        live.reporting = Reporting()
+        if after is not None:
+            live.reporting.replayed = after
+            live.reporting.replaying = True
+            self.start(self._replay(live, live.reporting))
+
+    def stop_reports(self, session: Session) -> None:
+        live = self._live.get(session)
+        if live is not None:
+            live.reporting = None
+
+    def report(self, row: LedgerRow) -> None:
+        """Pass a committed status to every session of its caller; one without room catches up from the ledger."""
+        status = row.status()
+        for live in tuple(self._accounts.get(row.caller, {}).values()):
+            reporting = live.reporting
+            if reporting is None or not row.is_asked_by(live.principal):
+                continue
+            if reporting.replaying:
+                reporting.again = True
+            elif status.seq > reporting.replayed and not live.session.report(status, ignore):
+                reporting.replaying = True
+                reporting.replayed = status.seq - 1
+
+    def report_to(self, caller: str, session_id: str, status: DeliveryStatus) -> None:
+        """Pass a status that has no ledger row (RPC) to the one session that asked."""
+        for live in self._accounts.get(caller, {}).values():
+            if live.session.session_id == session_id:
+                live.session.report(status, ignore)
+
+    async def _replay(self, live: Live, reporting: Reporting) -> None:
+        if reporting.running:
+            return
+        reporting.running = True
+        try:
+            while live.reporting is reporting and live.session in self._live:
+                reporting.again = False
+                page = await self.ledger.inbox(
+                    live.principal.account, after=reporting.replayed, limit=_REPLAY_PAGE, since=live.principal.since
+                )
+                for status in page:
+                    if not live.session.report(status, ignore):
+                        return  # `drained` starts the next round from here
+                    reporting.replayed = status.seq
+                if not page and not reporting.again:
+                    reporting.replaying = False
+                    return
+                await asyncio.sleep(0)
+        finally:
+            reporting.running = False

@@ -1,0 +1,239 @@
+"""The gateway as another machine on its network meets it: claimed, verified, followed, by every name it has."""
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.lan import GATEWAY, GATEWAY_6, Lan, lan
+
+pytestmark = pytest.mark.anyio
+
+ASKED = """
+import http.client, json, ssl, sys
+server, port, name, ca, method, path, headers, body = sys.argv[1:]
+context = ssl.create_default_context(cafile=ca)
+class Connection(http.client.HTTPSConnection):
+    def connect(self):
+        http.client.HTTPConnection.connect(self)
+        self.sock = context.wrap_socket(self.sock, server_hostname=name)
+connection = Connection(server, int(port), timeout=20)
+try:
+    connection.request(method, path, body or None, json.loads(headers))
+except ssl.SSLCertVerificationError as error:
+    print(json.dumps({"unverified": error.verify_message}))
+else:
+    reply = connection.getresponse()
+    text = reply.read().decode()
+    print(json.dumps({"status": reply.status, "headers": dict(reply.getheaders()), "text": text}))
+"""
+"""One request over verified TLS: to a server, as a name."""
+
+MQTT = """
+import json, ssl, sys, threading
+import paho.mqtt.client as mqtt
+server, port, ca, user, password = sys.argv[1:6]
+client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+client.username_pw_set(user, password)
+client.tls_set(ca_certs=ca)
+done, found = threading.Event(), {}
+def connected(client, userdata, flags, reason, properties):
+    found["reason"] = str(reason)
+    if len(sys.argv) > 6 and not reason.is_failure:
+        client.subscribe("things/values/latest/td")
+    else:
+        done.set()
+def came(client, userdata, message):
+    found["td"] = message.payload.decode()
+    done.set()
+client.on_connect, client.on_message = connected, came
+client.connect(server, int(port), 30)
+client.loop_start()
+assert done.wait(20)
+client.disconnect()
+print(json.dumps(found))
+"""
+"""One MQTT connection over verified TLS, and the description of a Thing if it is asked for."""
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[Lan]:
+    with lan() as found:
+        yield found
+
+
+class Gateway:
+    """A gateway on the network, as its laptop sees it."""
+
+    def __init__(self, network: Lan, home: Path, ready: dict[str, Any]) -> None:
+        self.network = network
+        self.home = home
+        self.ready = ready
+        self.https = int(ready["https"].rpartition(":")[2])
+        self.mqtts = int(ready["mqtts"].rpartition(":")[2])
+        self.ca = str(ready["ca"])
+
+    def ask(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        name: str = GATEWAY,
+        server: str = GATEWAY,
+        host: str | None = None,
+        method: str | None = None,
+        **headers: str,
+    ) -> dict[str, Any]:
+        shown = f"[{name}]" if ":" in name else name
+        fields = {"host": host or f"{shown}:{self.https}", "content-type": "application/json", **headers}
+        text = "" if body is None else json.dumps(body)
+        verb = method or ("GET" if body is None else "POST")
+        given = (server, str(self.https), name, self.ca, verb, path, json.dumps(fields), text)
+        found: dict[str, Any] = self.network.run(self.network.laptop, ASKED, *given)
+        return found
+
+    def claim(self, **more: str) -> dict[str, Any]:
+        code = (self.home / "claim").read_text().strip()
+        body = {"code": code, "login": "mia", "password": "correct horse battery", "cookie": True}
+        return self.ask("/authn/claim", body, **more)
+
+
+async def opened(network: Lan, home: Path, settings: str = "", host: str = "0.0.0.0") -> Gateway:
+    home.mkdir(mode=0o700)  # noqa: ASYNC240 - once, before anything runs
+    (home / "skep.toml").write_text(settings)
+    listeners = ("--https", f"{host}:0", "--mqtts", f"{host}:0", "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
+    return Gateway(network, home, await network.skep(network.gateway, home, *listeners))
+
+
+async def test_it_is_claimed_by_a_page_at_its_address_and_by_no_foreign_page(network: Lan, tmp_path: Path) -> None:
+    gateway = await opened(network, tmp_path / "home")
+    here = f"https://{GATEWAY}:{gateway.https}"
+
+    refused = gateway.claim(origin="https://evil.example")
+    claimed = gateway.claim(origin=here)
+    body = {"login": "mia", "password": "correct horse battery", "cookie": True}
+    again = gateway.ask("/authn/login", body, origin=here)
+
+    assert refused["status"] == 403
+    assert "http.allowed_origins" in refused["text"]
+    assert (claimed["status"], again["status"]) == (200, 200)
+
+
+async def test_its_certificate_is_verified_by_every_name_and_address(network: Lan, tmp_path: Path) -> None:
+    gateway = await opened(network, tmp_path / "home", '[gateway]\nnames = ["gw.example", "10.77.0.1"]\n', "[::]")
+
+    for name in (GATEWAY, GATEWAY_6, "gw.example", "10.77.0.1", "localhost"):
+        assert gateway.ask("/livez", name=name)["status"] == 200, name
+    assert gateway.ask("/livez", name=GATEWAY_6, server=GATEWAY_6)["status"] == 200
+    assert "unverified" in gateway.ask("/livez", name="other.example")
+    assert "unverified" in gateway.ask("/livez", name="10.9.9.2")
+
+
+async def test_an_address_that_comes_while_it_runs_is_certified_and_its_pages_are_let_in(
+    network: Lan, tmp_path: Path
+) -> None:
+    gateway = await opened(network, tmp_path / "home")
+    new = "10.9.9.77"
+    assert "unverified" in gateway.ask("/livez", name=new)
+
+    network.ip(network.gateway, "addr", "del", f"{GATEWAY}/24", "dev", "eth0")
+    network.ip(network.gateway, "addr", "add", f"{new}/24", "dev", "eth0")
+    with anyio.fail_after(30):
+        while "unverified" in gateway.ask("/livez", name=new, server=new):  # noqa: ASYNC110 - another process
+            await anyio.sleep(0.2)
+
+    claimed = gateway.claim(name=new, server=new, origin=f"https://{new}:{gateway.https}")
+    assert claimed["status"] == 200
+
+
+async def test_mqtt_over_tls_is_verified_by_address(network: Lan, tmp_path: Path) -> None:
+    gateway = await opened(network, tmp_path / "home")
+    claimed = gateway.claim(origin=f"https://{GATEWAY}:{gateway.https}")
+    assert claimed["status"] == 200
+
+    found = network.run(network.laptop, MQTT, GATEWAY, str(gateway.mqtts), gateway.ca, "mia", "correct horse battery")
+
+    assert found["reason"] == "Success"
+
+
+def addresses(document: str) -> set[str]:
+    """Scheme and authority of every address in a document, but those of vocabularies."""
+    found = re.findall(r'"((?:https?|wss?|mqtts?)://[^/"{]+)', document)
+    return {one for one in found if not one.endswith(("w3.org", "w3.org:443"))}
+
+
+@pytest.mark.parametrize("name", [GATEWAY, "gw.example"])
+async def test_every_address_it_tells_is_the_one_it_was_asked_at_and_can_be_followed(
+    network: Lan, tmp_path: Path, name: str
+) -> None:
+    gateway = await opened(network, tmp_path / "home", '[gateway]\nnames = ["gw.example"]\n')
+    assert gateway.claim(name=name, origin=f"https://{name}:{gateway.https}")["status"] == 200
+    login = "Basic " + base64.b64encode(b"mia:correct horse battery").decode()
+    own = {f"https://{name}:{gateway.https}", f"wss://{name}:{gateway.https}", f"mqtts://{name}:{gateway.mqtts}"}
+
+    described = gateway.ask("/things/dtw:values:latest", name=name, authorization=login)
+    listed = gateway.ask("/things", name=name, authorization=login)
+    directory = gateway.ask("/.well-known/wot", name=name)
+    foreign = gateway.ask("/things/dtw:values:latest", host="evil.example", authorization=login)
+    td = json.loads(described["text"])
+    form = next(one for one in td["actions"]["readProperties"]["forms"] if "invokeaction" in one["op"])
+    path = form["href"].removeprefix(f"https://{name}:{gateway.https}")
+    followed = gateway.ask(path, {"thingID": "dtw:values:latest"}, name=name, authorization=login)
+
+    assert addresses(described["text"]) == addresses(listed["text"]) == own
+    assert addresses(directory["text"]) == {f"https://{name}:{gateway.https}"}
+    assert addresses(foreign["text"]) == {one.replace(name, GATEWAY) for one in own}
+    assert followed["status"] in (200, 201), followed
+
+
+async def test_mqtt_descriptions_and_the_ready_file_follow_an_address_that_changes(
+    network: Lan, tmp_path: Path
+) -> None:
+    gateway = await opened(network, tmp_path / "home")
+    ready, new = tmp_path / "home.ready.json", "10.9.9.77"
+    assert gateway.ready["https"] == f"https://{GATEWAY}:{gateway.https}"
+    assert gateway.claim(origin=f"https://{GATEWAY}:{gateway.https}")["status"] == 200
+
+    network.ip(network.gateway, "addr", "del", f"{GATEWAY}/24", "dev", "eth0")
+    network.ip(network.gateway, "addr", "add", f"{new}/24", "dev", "eth0")
+    with anyio.fail_after(30):
+        while new not in ready.read_text():  # noqa: ASYNC110 - another process
+            await anyio.sleep(0.1)
+    found = network.run(network.laptop, MQTT, new, str(gateway.mqtts), gateway.ca, "mia", "correct horse battery", "td")
+
+    assert json.loads(ready.read_text())["mqtts"] == f"mqtts://{new}:{gateway.mqtts}"
+    assert addresses(found["td"]) == {
+        f"https://{new}:{gateway.https}",
+        f"wss://{new}:{gateway.https}",
+        f"mqtts://{new}:{gateway.mqtts}",
+    }
+
+
+async def test_simulated_devices_say_they_are_live_once_they_are(network: Lan, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "skep.toml").write_text('[mqtt]\nmqtt = ""\nmqtts = "0.0.0.0:0"\n')
+    await network.skep(network.gateway, home, "--http", "off", "--https", "0.0.0.0:0")
+
+    with network.said(network.gateway, "simulate", "--home", str(home)) as line:
+        assert "are live" in line
+    found = network.run(network.gateway, LISTED, str(home))
+
+    assert "dtw:simulated:pump-1" in found
+
+
+LISTED = """
+import asyncio, json, sys
+from skep import Consumer
+async def main():
+    async with Consumer(socket=sys.argv[1] + "/control.sock") as consumer:
+        found = await consumer.call("dtw:directory:things", "listTDs", {"limit": 100})
+        print(json.dumps([td["id"] for td in found["items"]]))
+asyncio.run(main())
+"""
+"""The ids of all Things."""

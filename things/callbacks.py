@@ -1,0 +1,5 @@
+"""The callback that does nothing."""
+
+
+def ignore(*_: object) -> None:
+    """Do nothing: for callers that need not hear of it."""
