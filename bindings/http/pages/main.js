@@ -117,6 +117,7 @@ window.addEventListener("reshow", () => {
   choose();
 });
 list.begin();
+services.begin();
 thing.begin();
 actions.begin();
 session.begin();

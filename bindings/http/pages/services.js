@@ -1,7 +1,16 @@
 // The runtime's own services, in a place of their own.
 
 import { element, foreign, section } from "./dom.js";
-import { store } from "./store.js";
+import { on, store } from "./store.js";
+
+let shown = null; // the header, as long as this place is the one shown
+
+// What is listed may come after the address was opened.
+export function begin() {
+  on("things", (rows) => {
+    if (shown?.isConnected && rows.some(([, row]) => row?.service)) show(shown.parentElement);
+  });
+}
 
 export function show(target) {
   const found = [...store.things].filter(([, row]) => row.service);
@@ -13,14 +22,12 @@ export function show(target) {
       element("code", { class: "quiet", text: id }),
     ),
   );
-  target.replaceChildren(
-    element(
-      "header",
-      {},
-      element("button", { class: "link back", type: "button", text: "← All Things", onclick: () => (location.hash = "") }),
-      element("h1", { text: "Built-in services" }),
-      element("p", { class: "quiet", text: "What the runtime itself offers, as Things: for programs, and for what has no page yet." }),
-    ),
-    section("Services", "grid", cards),
+  shown = element(
+    "header",
+    {},
+    element("button", { class: "link back", type: "button", text: "← All Things", onclick: () => (location.hash = "") }),
+    element("h1", { text: "Built-in services" }),
+    element("p", { class: "quiet", text: "What the runtime itself offers, as Things: for programs, and for what has no page yet." }),
   );
+  target.replaceChildren(shown, section("Services", "grid", cards));
 }
