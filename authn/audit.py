@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from authn.keyfiles import sync_folder
 from things.times import rfc3339
+from things.whole_files import sync
 
 MAX_FILE_BYTES = 8 << 20
 MAX_FILES = 32
@@ -190,7 +190,7 @@ class Audit:
         finally:
             os.close(descriptor)
         if not existed:
-            sync_folder(self._folder)
+            sync(self._folder)
             self._drop_oldest(number)
         self._number, self._seq, self._hash = number, seq, last
 

@@ -22,10 +22,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from authn.keyfiles import make_private_folder, read_private, write_private
+from authn.keyfiles import make_private_folder, read_private
 from things.errors import ConfigInvalid, Invalid, StorageDamaged
 from things.hosts import LOOPBACK
 from things.names import checked_account
+from things.whole_files import write_whole
 
 CA_DAYS = 3_650
 SERVER_DAYS = 365
@@ -188,8 +189,8 @@ class Certificates:
             .sign(key, hashes.SHA256())
         )
         # The key first: a certificate without its key would be taken for a finished authority.
-        write_private(self._folder / "ca.key", _pem(key))
-        write_private(self.ca_file, certificate.public_bytes(serialization.Encoding.PEM))
+        write_whole(self._folder / "ca.key", _pem(key))
+        write_whole(self.ca_file, certificate.public_bytes(serialization.Encoding.PEM))
         self.ca_file.chmod(0o644)
 
     def _make_server(self) -> None:
@@ -202,8 +203,8 @@ class Certificates:
         )
         chain = certificate.public_bytes(serialization.Encoding.PEM) + self.ca_file.read_bytes()
         with self._making:
-            write_private(self.files.key, _pem(key))
-            write_private(self.files.certificate, chain)
+            write_whole(self.files.key, _pem(key))
+            write_whole(self.files.certificate, chain)
 
     def _builder(self, common_name: str, public: object, days: int) -> x509.CertificateBuilder:
         if not isinstance(public, ec.EllipticCurvePublicKey):

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from authn.keyfiles import write_private
+from things.whole_files import write_whole
 
 VALID_S = 3_600.0
 
@@ -34,7 +34,7 @@ class Claim:
         """Make a fresh code; earlier ones are void."""
         self._code = secrets.token_hex(16)
         self._opened = self._monotonic()
-        write_private(self._file, f"{self._code}\n".encode())
+        write_whole(self._file, f"{self._code}\n".encode())
         return self._code
 
     def matches(self, code: object) -> bool:

@@ -1,6 +1,5 @@
 """The schema of the accounts database: its steps, what they are recorded in, and the copy set aside before them."""
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,8 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from authn.keyfiles import sync_folder
 from things.migrations import Step, apply_missing
+from things.whole_files import copy_sqlite
 
 TABLE = "authn_migrations"
 
@@ -96,7 +95,7 @@ class _Schema:
 
     def set_aside(self, number: int) -> None:
         if self.file is not None:
-            _copy(self.file, self.file.with_name(f"{self.file.name}.before-{number}"))
+            copy_sqlite(self.file, self.file.with_name(f"{self.file.name}.before-{number}"))
 
     def changing(self) -> AbstractContextManager[Connection]:
         return self.engine.begin()
@@ -121,14 +120,3 @@ def applied_at(connection: Connection, name: str) -> int:
     """When a step was applied (µs UTC)."""
     found = connection.execute(text(f"SELECT applied FROM {TABLE} WHERE name = :name"), {"name": name})
     return int(found.scalar_one())
-
-
-def _copy(file: Path, to: Path) -> None:
-    source, target = sqlite3.connect(file), sqlite3.connect(to)
-    try:
-        to.chmod(0o600)
-        source.backup(target)
-    finally:
-        target.close()
-        source.close()
-    sync_folder(to.parent)

@@ -19,8 +19,9 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from authn.keyfiles import make_private_folder, read_private, write_private
+from authn.keyfiles import make_private_folder, read_private
 from things.errors import ConfigInvalid, TokenExpired, TokenInvalid
+from things.whole_files import write_whole
 
 MAX_TOKEN_CHARS = 2_048
 ALGORITHM = "EdDSA"
@@ -91,13 +92,13 @@ class Keyring:
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        write_private(self._folder / f"token-{_key_id(key.public_key())}.pem", pem)
+        write_whole(self._folder / f"token-{_key_id(key.public_key())}.pem", pem)
         return key
 
     def _retire(self, key: Ed25519PrivateKey) -> None:
         public = key.public_key()
         pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-        write_private(self._folder / f"retired-{_key_id(public)}.pem", pem)
+        write_whole(self._folder / f"retired-{_key_id(public)}.pem", pem)
         (self._folder / f"token-{_key_id(public)}.pem").unlink(missing_ok=True)
         self.retired[_key_id(public)] = public
 

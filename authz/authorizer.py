@@ -17,7 +17,6 @@ from pathlib import Path
 from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 
 from authz.documents import RoleDocument, RuleDocument
-from authz.files import PrivateFiles
 from authz.limits import is_guarded
 from authz.policy.facts import Facts, Moment
 from authz.policy.folder import PolicyFolder
@@ -78,7 +77,6 @@ class LocalAuthorizer:
         cls,
         home: Path,
         *,
-        files: PrivateFiles,
         account_type: Callable[[str], AccountType | None],
         clock: Callable[[], int],
         thing_types: Callable[[str], tuple[str, ...] | None] = lambda _thing_id: None,
@@ -87,8 +85,8 @@ class LocalAuthorizer:
         """The rights kept below `home`. `account_type` tells what an account is (agents may call services only),
         `thing_types` a Thing's `@type` where a decision comes without context (None: not known)."""
         return cls(
-            RightsFile(home / "rights.json", files),
-            PolicyFolder(policies or home / "policies", files),
+            RightsFile(home / "rights.json"),
+            PolicyFolder(policies or home / "policies"),
             account_type=account_type,
             clock=clock,
             thing_types=thing_types,

@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from authz.documents import Document, RoleDocument, StoredRule, role_document, rule_document
-from authz.files import PrivateFiles
 from authz.roles import RoleRights
 from authz.rules import Rule
 from things.errors import Invalid, StorageDamaged
 from things.jsontext import decode_unique, encode
 from things.parsing import parsed
+from things.whole_files import write_whole
 
 MAX_BYTES = 16 << 20
 
@@ -44,9 +44,8 @@ class _File(Document):
 class RightsFile:
     """`{home}/rights.json`."""
 
-    def __init__(self, path: Path, files: PrivateFiles) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._files = files
 
     def load(self) -> Rights:
         """What is kept; nothing yet at a first start. Raises StorageDamaged."""
@@ -76,4 +75,4 @@ class RightsFile:
             "rules": [rule_document(rule) for rule in rights.rules.values()],
             "policies": sorted(rights.policies),
         }
-        self._files.write_private(self.path, encode(document) + b"\n")
+        write_whole(self.path, encode(document) + b"\n")

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from authn import keyfiles
 from authn.authenticator import LocalAuthenticator
 from authz.authorizer import LocalAuthorizer
 from authz.policy.sets import set_document
@@ -41,7 +40,7 @@ def per_call_us(call: Callable[[], object], count: int) -> float:
 
 async def measured(home: Path, *, count: int, rounds: int) -> dict[str, float]:
     clock = lambda: time.time_ns() // 1_000  # noqa: E731 -- one expression, used once
-    rights = LocalAuthorizer.open(home, files=keyfiles, account_type=lambda _: AccountType.AGENT, clock=clock)
+    rights = LocalAuthorizer.open(home, account_type=lambda _: AccountType.AGENT, clock=clock)
     authenticator = LocalAuthenticator.open(home, clock=clock)
     try:
         _, token = await authenticator.administration.add("pump", AccountType.AGENT, by="bench")

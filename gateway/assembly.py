@@ -14,7 +14,6 @@ from typing import Any
 import anyio
 
 from authn.certificates import Certificates, ServerFiles
-from authn.keyfiles import write_private
 from authn.own_service import AuthnUser
 from authn.service import AuthnAdmin
 from authz.service import AuthzAdmin, AuthzUser
@@ -210,7 +209,7 @@ class Assembly:
         self._mqtt = MqttBinding(
             engine,
             schemes=[scheme for scheme in ("mqtt", "mqtts") if getattr(config.mqtt, scheme)],
-            marks=InboxMarks(stores.home / "mqtt-inbox.json", write_private),
+            marks=InboxMarks(stores.home / "mqtt-inbox.json"),
             places=self.places,
         )
         self._http = HttpBinding(

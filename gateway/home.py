@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from authn.keyfiles import write_private
+from things import whole_files
 from things.errors import ConfigInvalid, Locked, StorageDamaged, StorageFailed, StorageFull
 
 GATEWAY_FILE = "gateway.json"
@@ -154,7 +154,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace a file so that a reader, or a power cut, finds the old or the new content and nothing between. Raises
     StorageFull, StorageFailed."""
     try:
-        write_private(path, content, mode)
+        whole_files.write_whole(path, content, mode)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(f"no space left to write {path.name}") from error

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from authn import keyfiles
 from authn.authenticator import LocalAuthenticator
 from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
@@ -102,7 +101,6 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
                     authenticator.audit.record("stores", by="skep", target=asked)
                 authorizer = LocalAuthorizer.open(
                     home,
-                    files=keyfiles,
                     account_type=authenticator.type_of,
                     clock=time.now,
                     thing_types=partial(_types_of, twin.directory),

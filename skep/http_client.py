@@ -16,7 +16,6 @@ from pydantic import JsonValue
 
 from skep.tls import client_context
 from skep.urls import split_url
-from things import errors
 from things.errors import (
     BadAddress,
     ConfirmationRequired,
@@ -25,6 +24,7 @@ from things.errors import (
     TokenInvalid,
     Unauthenticated,
     Unavailable,
+    error_named,
 )
 from things.jsontext import encode
 
@@ -256,36 +256,6 @@ def problem_of(error: SkepError) -> Mapping[str, JsonValue]:
     return found
 
 
-def error_named(code: str, detail: str) -> SkepError:
-    """An error of the class with this code; a plain SkepError carrying the code where this version has none."""
-    kind = _CLASSES.get(code, SkepError)
-    # The classes build their sentences from arguments the wire does not carry: the runtime's own sentence is kept.
-    error = kind.__new__(kind)
-    Exception.__init__(error, detail)
-    error.detail = detail
-    if kind is SkepError:
-        error.code = code
-    if isinstance(error, errors.Invalid):
-        error.problems = ()
-    elif isinstance(error, errors.RateLimited):
-        error.retry_after_s = 1.0
-    elif isinstance(error, errors.TooLarge):
-        error.limit = 0
-    elif isinstance(error, ConfirmationRequired):
-        error.token, error.valid_s = "", 0.0
-    return error
-
-
-def _all_errors(kind: type[SkepError]) -> dict[str, type[SkepError]]:
-    found = {kind.code: kind}
-    for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
-            # A code stands for the class that brought it, not for one that shares its parent's.
-            found = _all_errors(child) | found
-    return found
-
-
-_CLASSES = _all_errors(SkepError)
 _BY_STATUS = {
     400: "invalid",
     401: "unauthenticated",

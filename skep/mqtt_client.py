@@ -22,7 +22,6 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from skep.http_client import error_named
 from things.errors import (
     Conflict,
     Forbidden,
@@ -33,6 +32,7 @@ from things.errors import (
     StorageFull,
     Unauthenticated,
     Unavailable,
+    error_named,
 )
 
 log = logging.getLogger(__name__)

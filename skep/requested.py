@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from skep.http_client import error_named
 from things.delivery import Reason, State
-from things.errors import AgentFailed, SkepError, TimedOut
+from things.errors import AgentFailed, SkepError, TimedOut, error_named
 from things.times import parse_time, to_datetime
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from things.errors import Unavailable
+from things.whole_files import write_whole
 
 MINIMUM = 17
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -91,12 +91,8 @@ def shim_for(executable: Path, folder: Path | None = None) -> Path:
     target = home / "bin" / "java"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Several jobs may start at once: each writes its own file and the last rename wins with the same content.
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".java-")
-        with os.fdopen(descriptor, "w") as file:
-            file.write(script)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, target)
+        # Several jobs may start at once: the last one's file stays, and all are alike.
+        write_whole(target, script.encode(), 0o755)
     return home
 
 

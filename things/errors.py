@@ -44,6 +44,7 @@ to its own status numbers in one table; delivery reasons (`things.delivery.Reaso
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from things.suggestions import did_you_mean
 
@@ -66,9 +67,19 @@ class SkepError(Exception):
         super().__init__(detail)
         self.detail = detail
 
+    @classmethod
+    def reported(cls, detail: str) -> Self:
+        """The error of this class that another process reported in a sentence of its own. What else a class carries
+        keeps its default."""
+        # Past `__init__`, which builds the sentence from arguments that were not sent.
+        error = cls.__new__(cls, detail)
+        error.detail = detail
+        return error
+
 
 class Invalid(SkepError):
     code = "invalid"
+    problems: Sequence[Problem] = ()
 
     def __init__(self, detail: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(detail)
@@ -114,6 +125,8 @@ class BadCursor(Invalid):
 
 class TooLarge(SkepError):
     code = "too-large"
+    limit = 0
+    """In bytes; 0 where it is not known."""
 
     def __init__(self, limit: int, what: str = "payload") -> None:
         super().__init__(f"{what} is larger than {limit} bytes")
@@ -154,6 +167,8 @@ class ConfirmationRequired(Forbidden):
     """Allowed once it is confirmed: the same again, with `token`, within `valid_s` seconds."""
 
     code = "confirmation-required"
+    token = ""
+    valid_s = 0.0
 
     def __init__(self, rule: str, token: str, valid_s: float) -> None:
         super().__init__(f"{rule} asks for a confirmation: repeat the same with its token within {valid_s:.0f} s")
@@ -256,6 +271,7 @@ class QueueFull(SkepError):
 
 class RateLimited(SkepError):
     code = "rate-limited"
+    retry_after_s = 1.0
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"too many messages; try again in {retry_after_s:.1f} s")
@@ -286,11 +302,12 @@ class NewerSchema(StorageDamaged):
 
 class Locked(SkepError):
     code = "locked"
+    by_command = False
+    """Whether it will not be for long: a command holds it, and no runtime."""
 
     def __init__(self, detail: str, *, by_command: bool = False) -> None:
         super().__init__(detail)
         self.by_command = by_command
-        """Whether it will not be for long: a command holds it, and no runtime."""
 
 
 class AddressInUse(SkepError):
@@ -299,3 +316,24 @@ class AddressInUse(SkepError):
 
 class Unavailable(SkepError):
     code = "unavailable"
+
+
+def error_named(code: str, detail: str) -> SkepError:
+    """The error with this code, as another process reported it; a plain SkepError that carries the code where this
+    version has no class for it."""
+    kind = _CLASSES.get(code)
+    if kind is not None:
+        return kind.reported(detail)
+    error = SkepError.reported(detail)
+    error.code = code
+    return error
+
+
+def _by_code(kind: type[SkepError]) -> dict[str, type[SkepError]]:
+    found = {kind.code: kind}
+    for child in kind.__subclasses__():
+        found = _by_code(child) | found
+    return found
+
+
+_CLASSES = _by_code(SkepError)

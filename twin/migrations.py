@@ -1,9 +1,7 @@
 """The schema of `twin.db`: what its changes are recorded in, and the copy that is set aside before them."""
 
-import os
-import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from things.errors import StorageDamaged
 from things.migrations import Step, apply_missing
+from things.whole_files import copy_sqlite
 
 
 class Migration(NamedTuple):
@@ -52,7 +51,7 @@ class _Schema:
 
     def set_aside(self, number: int) -> None:
         if self.file is not None:
-            _back_up(self.file, self.file.with_name(f"{self.file.name}.before-{number}"))
+            copy_sqlite(self.file, self.file.with_name(f"{self.file.name}.before-{number}"))
 
     def changing(self) -> AbstractContextManager[Connection]:
         return self.engine.begin()
@@ -74,14 +73,3 @@ def _check(engine: Engine, path: Path) -> None:
             f"{path} is damaged ({found}); it was left as it is: restore a backup, or begin anew by: "
             f"skep stores reset {path.name}"
         )
-
-
-def _back_up(source: Path, target: Path) -> None:
-    partial = target.with_name(f"{target.name}.partial")
-    partial.unlink(missing_ok=True)
-    partial.touch(mode=0o600)
-    with closing(sqlite3.connect(source)) as connection, closing(sqlite3.connect(partial)) as copy:
-        connection.backup(copy)
-    with partial.open("rb+") as file:
-        os.fsync(file.fileno())
-    partial.replace(target)

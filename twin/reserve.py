@@ -8,6 +8,8 @@ import logging
 import os
 from pathlib import Path
 
+from things.whole_files import write_whole
+
 log = logging.getLogger(__name__)
 
 DEFAULT_RESERVE_BYTES = 4 * 1024 * 1024
@@ -33,17 +35,10 @@ class Reserve:
             pass
         if _free_bytes(self._path.parent) < 2 * self._size:
             return False
-        partial = self._path.with_suffix(".partial")
         try:
-            partial.touch(mode=0o600)
-            with partial.open("wb") as file:
-                # Zeros are written rather than allocated: not every file system a gateway has can allocate.
-                file.write(bytes(self._size))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._path)
+            # Zeros are written rather than allocated: not every file system a gateway has can allocate.
+            write_whole(self._path, bytes(self._size))
         except OSError as error:
-            partial.unlink(missing_ok=True)
             log.debug("the reserve does not fit", extra={"reason": str(error)})
             return False
         return True

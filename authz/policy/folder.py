@@ -6,11 +6,11 @@ One broken, empty or lost file makes the whole folder unusable: the authorizer t
 import tomllib
 from pathlib import Path
 
-from authz.files import PrivateFiles
 from authz.policy.sets import PolicySets, SetDocument, set_document
 from things.errors import Invalid, NotFound, SkepError
 from things.jsontext import decode_unique, encode
 from things.messages import JSONValue
+from things.whole_files import sync, write_whole
 
 MAX_BYTES = 256 << 10
 MAX_EARLIER = 20
@@ -19,9 +19,8 @@ MAX_EARLIER = 20
 class PolicyFolder:
     """Reads and writes the files; what is active is the authorizer's to say."""
 
-    def __init__(self, folder: Path, files: PrivateFiles) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files = files
 
     def load(self, expected: frozenset[str]) -> PolicySets:
         """All sets, compiled. Raises Invalid that names the file, also for a set that is expected and gone."""
@@ -55,16 +54,16 @@ class PolicyFolder:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f"{document.id}.json"
         self._keep(document.id)
-        self._files.write_private(path, encode(plain(document)) + b"\n")
+        write_whole(path, encode(plain(document)) + b"\n")
         (self._folder / f"{document.id}.toml").unlink(missing_ok=True)
-        self._files.sync_folder(self._folder)
+        sync(self._folder)
 
     def remove(self, set_id: str) -> None:
         self._keep(set_id)
         for suffix in ("json", "toml"):
             (self._folder / f"{set_id}.{suffix}").unlink(missing_ok=True)
         if self._folder.exists():
-            self._files.sync_folder(self._folder)
+            sync(self._folder)
 
     def earlier(self, set_id: str, version: int) -> SetDocument:
         """A version that was active before. Raises NotFound."""
@@ -88,7 +87,7 @@ class PolicyFolder:
                 continue  # a broken file is being replaced; there is nothing in it to go back to
             aside = self._folder / "earlier"
             aside.mkdir(mode=0o700, exist_ok=True)
-            self._files.write_private(aside / f"{set_id}.{standing.version}.json", encode(plain(standing)) + b"\n")
+            write_whole(aside / f"{set_id}.{standing.version}.json", encode(plain(standing)) + b"\n")
             for version in self.versions(set_id)[:-MAX_EARLIER]:
                 (aside / f"{set_id}.{version}.json").unlink(missing_ok=True)
 

@@ -5,13 +5,13 @@ earlier: statuses of that moment come again, and their `seq` tells that they are
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 from pydantic_core import from_json, to_json
 
 from things.bounded import Recent
+from things.whole_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -21,17 +21,13 @@ Key = tuple[str, str]
 """Account and client id."""
 
 
-Write = Callable[[Path, bytes], object]
-
-
 class InboxMarks:
     """The last confirmed `seq` by session; the longest unused go first. Without a path nothing outlives the process."""
 
-    def __init__(self, path: Path | None = None, write: Write | None = None) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         """`write` replaces a file in one step, in a thread; the gateway hands in that of all its files. Without it the
         file is only read."""
         self._path = path
-        self._write = write
         self._marks = Recent[Key, int](MAX_SESSIONS)
         self._is_saved = True
         if path is not None:
@@ -51,12 +47,12 @@ class InboxMarks:
 
     async def save(self) -> None:
         """Write what changed; a file that cannot be written is said so and tried again the next time."""
-        if self._path is None or self._write is None or self._is_saved:
+        if self._path is None or self._is_saved:
             return
         text = to_json([[account, client_id, seq] for (account, client_id), seq in self._marks.items()])
         self._is_saved = True
         try:
-            await anyio.to_thread.run_sync(self._write, self._path, text)
+            await anyio.to_thread.run_sync(write_whole, self._path, text)
         except OSError as error:
             self._is_saved = False
             log.warning("inbox marks not written", extra={"reason": error.strerror or str(error)})

@@ -33,6 +33,7 @@ from gateway.backup.encryption import MAGIC, DecryptedReader, EncryptedWriter, K
 from gateway.backup.manifest import NAME, Entry, Manifest, is_inside, manifest_of, manifest_text
 from gateway.home import write_whole
 from things.errors import Conflict, NotFound, StorageDamaged, StorageFailed
+from things.whole_files import sync
 
 FILES, SHARED = "files", "shared"
 PIECE = 1 << 20
@@ -190,7 +191,7 @@ class BackupFolder:
         for name in gone:
             # The manifest first: what is half removed is not a backup any more.
             (self.root / name / NAME).unlink()
-            sync_folder(self.root / name)
+            sync(self.root / name)
             shutil.rmtree(self.root / name)
         if gone:
             with suppress(StorageDamaged):  # what a damaged manifest names is not known; `verify` tells of it
@@ -261,9 +262,9 @@ class FolderWriting:
         """Make it a backup: its manifest, then its name."""
         self._written(self._draft / NAME, io.BytesIO(manifest_text(manifest)))
         for folder in (*self._folders, *(path for path in self._draft.rglob("*") if path.is_dir()), self._draft):
-            sync_folder(folder)
+            sync(folder)
         self._draft.rename(self._folder.root / self._name)
-        sync_folder(self._folder.root)
+        sync(self._folder.root)
 
     def _made(self, path: str) -> Path:
         target = self._draft / FILES / path
@@ -387,7 +388,7 @@ def archive_writing(to: Path, pace: Pace, passphrase: str | None) -> Iterator[Ar
             if encrypted is not None:
                 encrypted.close()
         draft.rename(to)
-        sync_folder(to.parent)
+        sync(to.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -478,15 +479,6 @@ def copied(
             since = 0
         pace.spent(len(piece))
     return size, found.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in it durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

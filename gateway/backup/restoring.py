@@ -19,12 +19,13 @@ from typing import IO
 
 from gateway.backup.contents import LAKE, SECRET
 from gateway.backup.manifest import NAME, Entry, Manifest, manifest_of
-from gateway.backup.places import PIECE, SHARED, Source, sync_folder
+from gateway.backup.places import PIECE, SHARED, Source
 from gateway.home import BEGUN, RESTORING, held
 from gateway.inventory import FILE, HISTORY, TWIN, read_inventory, write_inventory
 from gateway.sqlite_files import is_readable
 from gateway.stocktaking import KEYS, ROW_IDS
 from things.errors import Conflict, StorageDamaged
+from things.whole_files import sync
 from twin.ledger.store import LAST_SEQ, SET_LAST_SEQ
 
 AHEAD = 1 << 32
@@ -101,13 +102,13 @@ def restore(source: Source, home: Path, *, replace: bool = False, keys: bool = T
         if placing.exists():  # an earlier restore, killed while it moved what this one has too
             shutil.rmtree(placing)
         draft.rename(placing)
-        sync_folder(home)
+        sync(home)
         aside = _set_aside(home)
         for part in sorted(placing.iterdir()):
             part.rename(home / part.name)
-        sync_folder(home)
+        sync(home)
         placing.rmdir()
-        sync_folder(home)
+        sync(home)
     return Restored(manifest=manifest, has_keys=has_keys, aside=aside)
 
 
@@ -126,8 +127,8 @@ def _set_aside(home: Path) -> str | None:
     folder.mkdir(mode=0o700)
     for path in standing:
         path.rename(folder / path.name)
-    sync_folder(folder)
-    sync_folder(home)
+    sync(folder)
+    sync(home)
     return folder.name
 
 
@@ -144,7 +145,7 @@ def _written(source: Source, manifest: Manifest, draft: Path, *, keys: bool) -> 
         if place.exists() and _is_database(place) and not is_readable(place):
             raise StorageDamaged(f"{entry.path} was damaged already when the backup was taken")
     for folder in (*(path for path in draft.rglob("*") if path.is_dir()), draft):
-        sync_folder(folder)
+        sync(folder)
 
 
 def _put(entry: Entry, content: IO[bytes], place: Path) -> None:
@@ -210,12 +211,4 @@ def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
     inventory.asked.append(f"restore of the backup of {manifest.begun}{without}")
     write_inventory(draft, inventory)
     for path in (note, history, draft):
-        _synced(path)
-
-
-def _synced(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path)

@@ -40,7 +40,7 @@ class Verdicts:
     def check(self, message: Message) -> Entry:
         """The entry of the Thing that a publication is about; raises what refuses it."""
         entry = self._directory.get(message.thing_id)
-        key = (message.thing_id, message.operation._value_, message.name)
+        key = (message.thing_id, message.operation, message.name)
         known = self._known.get(key)
         if (
             known is not None

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from authn import keyfiles
 from authz.authorizer import LocalAuthorizer
 from things.identity import RESERVED_ACCOUNTS, AccountType, Principal
 
@@ -26,7 +25,7 @@ def account_type(name: str) -> AccountType | None:
 
 
 def authorizer(home: Path) -> LocalAuthorizer:
-    return LocalAuthorizer.open(home, files=keyfiles, account_type=account_type, clock=lambda: NOON)
+    return LocalAuthorizer.open(home, account_type=account_type, clock=lambda: NOON)
 
 
 def who(name: str, role: str) -> Principal:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from authn import keyfiles
 from authz.authorizer import LocalAuthorizer
 from authz.documents import RoleDocument
 from tests.authz.rights import LAMP, OTTO, PUMP, ROLLUP, ROOT, VERA, authorizer, who
@@ -187,7 +186,7 @@ async def test_a_consumer_publishes_nothing_even_on_a_publishing_base(rights: Lo
 
 def test_a_new_service_account_is_seen_without_a_restart(tmp_path: Path) -> None:
     types: dict[str, AccountType] = {}
-    rights = LocalAuthorizer.open(tmp_path, files=keyfiles, account_type=types.get, clock=lambda: 0)
+    rights = LocalAuthorizer.open(tmp_path, account_type=types.get, clock=lambda: 0)
     assert not rights.decide(PUMP, Operation.READ, Address("dtw:fresh:1")).allowed
 
     types["fresh"] = AccountType.SERVICE

@@ -10,12 +10,11 @@ from skep.cli.moments import moment
 from skep.cli.output import cell
 from skep.cli.plain import plain
 from skep.handlers import Report
-from skep.http_client import error_named
 from skep.memory import RequestMemory
 from skep.outbox import Outbox, Signal
 from skep.patterns import Pattern
 from things.delivery import State
-from things.errors import BadAddress, Conflict, Invalid, NotConnected, RateLimited, SkepError, UnknownThing
+from things.errors import BadAddress, Invalid, SkepError, UnknownThing, error_named
 
 NOW = 1_767_225_600_000_000
 
@@ -125,30 +124,6 @@ def test_moments_are_read_as_people_write_them(text: str, at: int) -> None:
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         moment(text, now=NOW)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("not-connected", NotConnected),
-        ("unknown-thing", UnknownThing),
-        ("conflict", Conflict),
-        ("rate-limited", RateLimited),
-    ],
-)
-def test_errors_cross_the_wire_as_their_own_class(code: str, kind: type[SkepError]) -> None:
-    error = error_named(code, "the runtime's own words")
-
-    assert type(error) is kind
-    assert (error.code, error.detail, str(error)) == (code, "the runtime's own words", "the runtime's own words")
-
-
-def test_error_that_this_version_does_not_know_keeps_its_code() -> None:
-    error = error_named("brand-new", "x")
-
-    assert type(error) is SkepError
-    assert error.code == "brand-new"
-    assert SkepError.code == "internal"
 
 
 def test_memory_of_requests_is_bounded_and_keeps_outcomes() -> None:

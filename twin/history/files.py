@@ -6,7 +6,6 @@ never an older one. A file that fails its check is set aside (`.damaged`) and sa
 """
 
 import logging
-import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from things.addresses import Kind
 from things.errors import NewerSchema, StorageDamaged, StorageFailed
+from things.whole_files import sync, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -112,9 +112,9 @@ def create(folder: Path, day: str, first: int, *, stamp: int = 0) -> DayFile:
         connection.execute(f"PRAGMA user_version = {SCHEMA}")
         connection.execute(f"PRAGMA application_id = {stamp}")
         connection.commit()
-    _sync(partial)
+    sync(partial)
     partial.replace(path)
-    _sync(folder)
+    sync(folder)
     return DayFile(path=path, day=day, first=first, last=first - 1)
 
 
@@ -206,14 +206,7 @@ def has_set_aside(folder: Path) -> bool:
 
 
 def _note(folder: Path, name: str, number: int) -> None:
-    partial = folder / f"{name}.partial"
-    partial.touch(mode=0o600)
-    with partial.open("w") as file:
-        file.write(f"{number}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(folder / name)
-    _sync(folder)
+    write_whole(folder / name, f"{number}\n".encode())
 
 
 def _opened(path: Path, *, check: bool) -> DayFile:
@@ -256,11 +249,3 @@ def _integers(cursor: sqlite3.Cursor) -> tuple[int | None, ...]:
 
 def _companions(path: Path) -> tuple[Path, ...]:
     return path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

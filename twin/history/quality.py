@@ -36,7 +36,7 @@ class QualityWatch:
 
     def __call__(self, reading: Reading, message: Message, entry: Entry) -> int:
         """The flags of a reading that `message` brought about the Thing of `entry`; 0 for a good one."""
-        key = (reading.thing_id, reading.kind._value_, reading.name)
+        key = (reading.thing_id, reading.kind, reading.name)
         series = self._series.get(key)
         if series is None or series.td_version != entry.version:
             series = self._seen(key, reading, entry.td, entry.version, series)

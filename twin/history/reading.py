@@ -20,8 +20,6 @@ MAX_MERGED_SERIES = 64
 
 _COLUMNS = "row_id, key, created, received, value, quality, td_version, source_time"
 
-_new = tuple.__new__
-
 _Stored = tuple[int, int, int, int, bytes, int, int, int | None]
 
 
@@ -164,9 +162,8 @@ def _keys(query: HistoryQuery, series: dict[int, Series]) -> list[int]:
 
 
 def _row(stored: _Stored, series: dict[int, Series]) -> Row:
-    row_id, key, *rest = stored
-    # Named tuples are made without their Python-level constructor: a page is a thousand of them.
-    return _new(Row, (row_id, *series[key], *rest))
+    row_id, key, created, received, value, quality, td_version, source_time = stored
+    return Row(row_id, *series[key], created, received, value, quality, td_version, source_time)
 
 
 def _can_hold(file: DayFile, query: HistoryQuery) -> bool:

@@ -169,14 +169,12 @@ class DayWriter:
         self.files[-1].last = self.last
 
     def _placed(self, append: Append, group: "_Group") -> Sequence[Appended]:
-        # The one loop that every reading goes through: what it looks up is local, and named tuples are made without
-        # their Python-level constructor.
-        make, keys, rows = tuple.__new__, self._keys, group.rows
+        keys, rows = self._keys, group.rows  # the one loop that every reading goes through
         row_id = append.first - 1
         placed: list[Appended] = []
         for one in append.readings:
             row_id += 1
-            series = (one.thing_id, one.kind._value_, one.name)
+            series = (one.thing_id, one.kind, one.name)
             key = keys.get(series) or self._interned(series, group)
             mid = row_id
             if one.message_id is not None:
@@ -203,7 +201,7 @@ class DayWriter:
                     one.source_time,
                 )
             )
-            placed.append(make(Appended, (row_id, False)))
+            placed.append(Appended(row_id, False))
         return placed
 
     def _interned(self, series: Series, group: "_Group") -> int:

@@ -1,6 +1,5 @@
 """Export: selected readings, hot and sealed, as one file that other tools open; there when complete, or not at all."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import pyarrow.csv as pacsv
 from pydantic_core import to_json
 
 from things.errors import Invalid, StorageFailed
+from things.whole_files import written_whole
 from twin.lake.reader import LakeReader, Selection
 from twin.lake.tables import write_parquet
 
@@ -28,17 +28,11 @@ def export(reader: LakeReader, selection: Selection, path: Path, format: str) ->
     if write is None:
         raise Invalid(f"{format[:20]!r} is no format to export to; there are {', '.join(sorted(FORMATS))}")
     table = reader.arrow(selection)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with written_whole(path) as file:
             write(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise StorageFailed(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return Exported(str(path), table.num_rows, path.stat().st_size)
 
 

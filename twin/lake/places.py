@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 from things.blocks import BlockSums, Content
 from things.errors import Conflict, SkepError, StorageFailed, StorageFull, Unavailable
 from things.lake import Part
+from things.whole_files import sync, written_whole
 
 WRITERS = 4
 """Files written at the same time: while one waits for its disk, others are made ready, and syncs share a flush."""
@@ -139,45 +140,28 @@ class LocalPlace:
                 changed |= self._made_folders((self.root / path).parent)
                 asked.append(writing.submit(self._fill, path, fill))
             written = [one.result() for one in asked]
-            list(writing.map(_sync_folder, changed))
+            list(writing.map(sync, changed))
         return written
 
     def _fill(self, path: str, fill: Fill) -> Written:
         """Write, sync and rename; the folder's entry is not durable yet."""
         target = self.root / path
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        with _storage_errors(str(target)):
-            try:
-                with temporary.open("wb") as file:
-                    hashing = _Hashing(file)
-                    fill(hashing)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        with _storage_errors(str(target)), written_whole(target) as file:
+            hashing = _Hashing(file)
+            fill(hashing)
         return hashing.written(path)
 
     def create(self, path: str, data: bytes) -> None:
         target = self.root / path
         with _storage_errors(str(target)):
             changed = self._made_folders(target.parent)
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
             try:
-                with temporary.open("wb") as file:
+                with written_whole(target, replace=False) as file:
                     file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                try:
-                    # A link fails where a rename would replace: two writers cannot both take one number.
-                    os.link(temporary, target)
-                except FileExistsError as error:
-                    raise Conflict(f"{path} is already there") from error
-            finally:
-                temporary.unlink(missing_ok=True)
+            except FileExistsError as error:
+                raise Conflict(f"{path} is already there") from error
             for folder in changed:
-                _sync_folder(folder)
+                sync(folder)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -394,11 +378,3 @@ def _storage_errors(path: str) -> Iterator[None]:
         if error.errno == 28:
             raise StorageFull(f"no space left to write {path}") from error
         raise StorageFailed(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

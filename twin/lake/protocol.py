@@ -7,8 +7,7 @@ no pyarrow.
 from collections.abc import Mapping
 from typing import Any
 
-from things import errors
-from things.errors import Invalid, SkepError
+from things.errors import SkepError, error_named
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """One answer; pages of rows are far smaller."""
@@ -24,23 +23,5 @@ def error_of(failure: BaseException) -> dict[str, str]:
 
 
 def raised(error: Mapping[str, Any]) -> SkepError:
-    """The exception an answer stands for, of the class with its code."""
-    failure = SkepError(str(error.get("detail", "the lake process failed")))
-    found = _classes().get(str(error.get("code")))
-    if found is not None:
-        # Every class builds its own sentence; this one was built on the other side already.
-        other = found.__new__(found)
-        Exception.__init__(other, failure.detail)
-        other.detail = failure.detail
-        if isinstance(other, Invalid):
-            other.problems = ()
-        return other
-    return failure
-
-
-def _classes() -> dict[str, type[SkepError]]:
-    found: dict[str, type[SkepError]] = {}
-    for value in vars(errors).values():
-        if isinstance(value, type) and issubclass(value, SkepError):
-            found[value.code] = value
-    return found
+    """The exception an answer stands for."""
+    return error_named(str(error.get("code", "internal")), str(error.get("detail", "the lake process failed")))

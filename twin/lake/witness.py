@@ -4,7 +4,6 @@ Object stores may let two writers replace each other's commits, and a lake may b
 seals next compares the lake with what it made itself, and stops rather than build upon another's.
 """
 
-import os
 from pathlib import Path
 
 from pydantic_core import from_json, to_json
@@ -12,6 +11,7 @@ from pydantic_core import from_json, to_json
 from things.errors import Conflict, StorageDamaged, StorageFailed
 from things.lake import Snapshot
 from things.manifest import Head
+from things.whole_files import write_whole
 from twin.lake.manifest import Manifest
 
 FILE = "lake-head.json"
@@ -46,13 +46,8 @@ class Witness:
         if head is None or head == self._noted():
             return
         text = to_json({"lake": self._manifest.place.url, "seq": head.seq, "commit": head.digest})
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
+            write_whole(self._path, text)
         except OSError as error:
             raise StorageFailed(f"{self._path} cannot be written: {error.strerror or error}") from error
 

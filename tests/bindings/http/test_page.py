@@ -459,7 +459,9 @@ async def test_built_in_services_have_a_place_of_their_own(tmp_path: Path) -> No
         await page.until("document.querySelectorAll('.place').length > 3")
 
 
-async def test_services_come_into_their_place_when_its_address_was_opened_before_they_were_listed(tmp_path: Path) -> None:
+async def test_services_come_into_their_place_when_its_address_was_opened_before_they_were_listed(
+    tmp_path: Path,
+) -> None:
     async with lamp_house(tmp_path / "home") as lamps, browser(tmp_path / "profile") as page:
         await page.open(f"{lamps.url}/#/services")
         await _fill_in_the_door(page, "viewer1")

@@ -20,7 +20,6 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from authn import keyfiles
 from authn.authenticator import LocalAuthenticator
 from authn.passwords import Passwords
 from authz.authorizer import LocalAuthorizer
@@ -95,7 +94,7 @@ async def house(
     authenticator = LocalAuthenticator.open(home, clock=clocks.now, passwords=cheap)
     async with AsyncExitStack() as stack:
         stack.callback(authenticator.close)
-        authorizer = LocalAuthorizer.open(home, files=keyfiles, account_type=authenticator.type_of, clock=clocks.now)
+        authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
         twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
         binding = MqttBinding(engine_type([Listener(host="127.0.0.1", port=0)], limits or Limits()))
         views = TwinViews(

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from authn.keyfiles import write_private
 from bindings.mqtt.inbox_positions import MAX_SESSIONS, InboxMarks
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_marks_outlive_the_process_that_saved_them(tmp_path: Path) -> None:
-    marks = InboxMarks(tmp_path / "marks.json", write_private)
+    marks = InboxMarks(tmp_path / "marks.json")
     marks.put(("ann", "phone"), 41)
     marks.put(("ann", "phone"), 40)
     await marks.save()
@@ -25,7 +24,7 @@ async def test_an_unknown_session_begins_at_the_first_status(tmp_path: Path) -> 
 
 async def test_a_broken_file_costs_only_the_marks(tmp_path: Path) -> None:
     (tmp_path / "marks.json").write_bytes(b"[[1")
-    marks = InboxMarks(tmp_path / "marks.json", write_private)
+    marks = InboxMarks(tmp_path / "marks.json")
 
     marks.put(("ann", "phone"), 1)
     await marks.save()
