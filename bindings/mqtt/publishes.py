@@ -74,9 +74,9 @@ class Publishes:
         try:
             if session is None:
                 raise Forbidden
-            topic = self._topics.parse(session.principal.account, publish.topic)
-            if not isinstance(topic, ValueTopic) or not session.order.may_pass(topic.thing):
-                session.order.unstarted += 1
+            topic, order = self._topics.parse(session.principal.account, publish.topic), session.order
+            if not isinstance(topic, ValueTopic) or not order.may_pass(topic.thing):
+                order.unstarted += 1
                 return self._handled_in_turn(session, link, publish, topic)
             committed = self._store(session, publish, topic)
         except Exception as error:
@@ -86,7 +86,7 @@ class Publishes:
         if committed is None:
             return self._accepted
         answer = self._promised()
-        session.order.start_storing(answer)
+        order.start_storing(answer)
         committed.add_done_callback(partial(self._committed, session, link, publish, answer))
         return answer
 

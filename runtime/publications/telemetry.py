@@ -26,7 +26,7 @@ from runtime.ports import (
     Value,
     ValueStore,
 )
-from things.addresses import Kind, TwinID
+from things.addresses import Kind, parsed_twin
 from things.delivery import DeliveryStatus, State
 from things.errors import SkepError, UnknownThing
 from things.jsontext import encode
@@ -183,7 +183,7 @@ class Telemetry:
                     return
             self.publish(
                 Publication(
-                    twin=TwinID.parse(thing_id),
+                    twin=parsed_twin(thing_id),
                     thing_id=thing_id,
                     kind=kind,
                     name=name,

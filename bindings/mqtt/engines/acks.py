@@ -85,22 +85,19 @@ class Acknowledgements:
             self._advanced()
 
     def _settle(self, future: "asyncio.Future[Outcome]", qos: int, packet_id: int) -> None:
-        error = _error(future)
-        if self.broken:
-            return
-        if error is None:
+        try:
+            outcome = future.result()
+        except BaseException as error:  # what the future holds, CancelledError too; nothing is awaited here
+            if self.broken:
+                return
             if qos:
-                self._acknowledge(qos, packet_id, future.result())
-        elif qos:
-            self.broken = True
-            self._failed(error)
+                self.broken = True
+                self._failed(error)
+            else:
+                log.warning("a QoS 0 publish was lost", extra={"error": repr(error)})
         else:
-            log.warning("a QoS 0 publish was lost", extra={"error": repr(error)})
-
-
-def _error(future: "asyncio.Future[Outcome]") -> BaseException | None:
-    """The future's exception, read so that it is not reported as never retrieved."""
-    return asyncio.CancelledError() if future.cancelled() else future.exception()
+            if qos and not self.broken:
+                self._acknowledge(qos, packet_id, outcome)
 
 
 async def _run(answer: Awaitable[Outcome]) -> Outcome:
