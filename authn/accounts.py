@@ -362,7 +362,8 @@ def _check_file(file: Path) -> None:
         connection.close()
     if verdict != "ok":
         raise StorageDamaged(
-            f"{file} is damaged ({verdict}); it was left as it is: restore a backup, or begin anew by: "
+            f"{file} is damaged ({verdict}); it was left as it is: restore a backup, save what can be read "
+            "(skep repair), or begin anew by: "
             "skep stores reset accounts.db"
         )
 

@@ -21,6 +21,8 @@ from things.errors import ConfigInvalid, Locked, StorageDamaged, StorageFailed, 
 GATEWAY_FILE = "gateway.json"
 RESTORING = ".restoring"
 """The folder inside a home in which a restore makes a new one."""
+REPAIRED = ".repaired"
+"""The end of the name of a repaired store that is not in its place yet."""
 BEGUN = "begun.lock"
 """Locked for as long as a runtime of the folder is coming up, or up."""
 
@@ -80,7 +82,9 @@ def held(home: Path, who: str = COMMAND) -> Iterator[None]:
 
 
 def refuse_unfinished(home: Path) -> None:
-    """Raises StorageDamaged for a home whose restore was not finished."""
+    """Raises StorageDamaged for a home whose restore or repair was not finished."""
+    if unfinished := [*home.glob(f"*.db{REPAIRED}"), *(home / "history").glob(f"*.db{REPAIRED}")]:
+        raise StorageDamaged(f"{unfinished[0].name} was being put in its place and is not: run skep repair again")
     if (home / RESTORING).exists():
         raise StorageDamaged(f"{home} was being restored and is not whole: run the same restore again, with --replace")
 

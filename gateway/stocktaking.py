@@ -48,9 +48,7 @@ SEQ_RESERVE = 1_000_000
 """The same for the ledger's sequence numbers."""
 
 RIGHTS, KEYS, ROW_IDS = "rights.json", "keys", f"{HISTORY}/row-ids"
-REFUSABLE = (ACCOUNTS, TWIN, RIGHTS)
-"""Stores without which nothing starts, unless somebody asks for it."""
-
+REPAIR = "skep repair (save what can be read)"
 
 CONVENIENCES = {
     "mqtt-sessions.db": "what waited for MQTT clients that are away is gone from their sessions",
@@ -277,7 +275,7 @@ class Stocktaking:
 
     def _refusal(self, name: str, reason: str) -> StorageDamaged:
         log.critical("a store is not what it was", extra={"store": name, "reason": reason})
-        ways = []
+        ways = [] if name == RIGHTS or reason.startswith((Kind.MISSING, Kind.EMPTY, Kind.FOREIGN)) else [REPAIR]
         if name != RIGHTS:
             ways.append(f"skep stores reset {name} (begin anew)")
         if name == RIGHTS or _has_content(self._home / name):
@@ -318,14 +316,7 @@ def ask_for(home: Path, name: str, *, anew: bool) -> Path | None:
     The home must be held. Raises NotFound where there is nothing to go on with, StorageDamaged, StorageFailed."""
     if not anew and name != RIGHTS and not _has_content(home / name):
         raise NotFound(f"{name} holds nothing that could be gone on with; begin anew by: skep stores reset {name}")
-    inventory = read_inventory(home)
-    if inventory is None:
-        # What lies beside a store says that it existed; from now on that is said by what is listed.
-        inventory = new_inventory(is_on_server=False)
-        inventory.stores = {store: {} for store in (ACCOUNTS, TWIN) if _must_have_had(home, store)}
-        for store in inventory.stores.keys() - {name}:
-            if _has_content(home / store):
-                put_stamp(home / store, inventory.stamp)
+    inventory = inventory_of(home, name)
     aside = None
     if anew and (home / name).exists():
         aside = _set_aside(home / name)
@@ -334,6 +325,20 @@ def ask_for(home: Path, name: str, *, anew: bool) -> Path | None:
     inventory.asked.append(f"{'reset' if anew else 'accept'} {name}")
     write_inventory(home, inventory)
     return aside
+
+
+def inventory_of(home: Path, but: str | None = None) -> Inventory:
+    """The inventory of a held home, for changing it; one that has none gets one from what is there. `but`: a store that
+    is about to be begun anew. Raises StorageDamaged."""
+    inventory = read_inventory(home)
+    if inventory is None:
+        # What lies beside a store says that it existed; from now on that is said by what is listed.
+        inventory = new_inventory(is_on_server=False)
+        inventory.stores = {store: {} for store in (ACCOUNTS, TWIN) if _must_have_had(home, store)}
+        for store in inventory.stores.keys() - {but}:
+            if _has_content(home / store):
+                put_stamp(home / store, inventory.stamp)
+    return inventory
 
 
 def _has_content(path: Path) -> bool:

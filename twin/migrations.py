@@ -12,6 +12,8 @@ from things.errors import StorageDamaged
 from things.migrations import Step, apply_missing
 from things.whole_files import copy_sqlite
 
+TABLE = "skep_migrations"
+
 
 class Migration(NamedTuple):
     """One step of a schema; `number` rises by one from 1."""
@@ -44,9 +46,9 @@ class _Schema:
     def done(self) -> int:
         with self.engine.begin() as connection:
             connection.execute(
-                text("CREATE TABLE IF NOT EXISTS skep_migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+                text(f"CREATE TABLE IF NOT EXISTS {TABLE} (number INTEGER PRIMARY KEY, name TEXT NOT NULL)")
             )
-            found = connection.execute(text("SELECT max(number) FROM skep_migrations")).scalar()
+            found = connection.execute(text(f"SELECT max(number) FROM {TABLE}")).scalar()
         return int(found or 0)
 
     def set_aside(self, number: int) -> None:
@@ -58,7 +60,7 @@ class _Schema:
 
     def record(self, connection: Connection, number: int, name: str) -> None:
         connection.execute(
-            text("INSERT INTO skep_migrations (number, name) VALUES (:number, :name)"), {"number": number, "name": name}
+            text(f"INSERT INTO {TABLE} (number, name) VALUES (:number, :name)"), {"number": number, "name": name}
         )
 
 
@@ -70,6 +72,7 @@ def _check(engine: Engine, path: Path) -> None:
             found = str(error)
     if found != "ok":
         raise StorageDamaged(
-            f"{path} is damaged ({found}); it was left as it is: restore a backup, or begin anew by: "
+            f"{path} is damaged ({found}); it was left as it is: restore a backup, save what can be read "
+            "(skep repair), or begin anew by: "
             f"skep stores reset {path.name}"
         )

@@ -21,7 +21,8 @@ from twin.database import Database
 from twin.statements import upsert
 from twin.tables import LatestRow, MarkRow, table
 
-_MARK = "latest"
+MARK = "latest"
+"""Its number is the history row up to which the checkpoint is complete."""
 _LATEST = table(LatestRow)
 _MARKS = table(MarkRow)
 REPLAY_ROWS = 10_000
@@ -160,12 +161,12 @@ class LatestValues:
         for thing_id in dropped:
             connection.execute(delete(_LATEST).where(_LATEST.c.thing_id == thing_id))
         self._upsert.many(connection, rows)
-        self._mark.run(connection, name=_MARK, value=applied)
+        self._mark.run(connection, name=MARK, value=applied)
 
 
 def _checkpoint(connection: Connection) -> tuple[Sequence[Any], int]:
     rows = connection.execute(select(*_LATEST.c)).all()
-    mark = connection.execute(select(_MARKS.c.value).where(_MARKS.c.name == _MARK)).scalar()
+    mark = connection.execute(select(_MARKS.c.value).where(_MARKS.c.name == MARK)).scalar()
     return rows, int(mark or 0)
 
 

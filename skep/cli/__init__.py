@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "authz": ("skep.cli.authz:authz", "Why somebody may or may not."),
     "node": ("skep.cli.node:node", "The messaging node: what it routes."),
     "stores": ("skep.cli.stores:stores", "The stores of a data folder: what they hold, what is gone."),
+    "repair": ("skep.cli.repair:repair", "Save what can be read of damaged stores."),
     "backup": ("skep.cli.backup:backup", "Back a data folder up; check and list backups."),
     "restore": ("skep.cli.backup:restore", "Make a data folder of a backup."),
     "audit": ("skep.cli.audit:audit", "The log of security acts."),
