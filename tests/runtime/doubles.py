@@ -30,6 +30,8 @@ class RecordingSession:
     source: str | None = None
     place: Place | None = None
     room: int | None = None
+    refused: int = 0
+    """Deliveries it had no room for."""
     sessions: Sessions | None = None
     publications: list[tuple[Publication, Sequence[object]]] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -69,6 +71,7 @@ class RecordingSession:
         if self.room is None:
             return True
         if self.room == 0:
+            self.refused += 1
             return False
         self.room -= 1
         return True
