@@ -19,6 +19,7 @@ from statistics import median
 
 import anyio
 
+from runtime.clocks import wall_clock
 from things.addresses import Kind
 from things.records import HistoryQuery, Reading, Row
 from twin.history import HistoryStore, open_history
@@ -119,7 +120,7 @@ async def measure(readings: Readings, plain: sqlite3.Connection, page: Page, rou
 
 async def run(folder: Path, days: int, per_day: int, rounds: int) -> dict[str, dict[str, float]]:
     figures: dict[str, dict[str, float]] = {}
-    lake = LakeClient(history=folder / "history", lake=folder / "lake", gateway="bench")
+    lake = LakeClient(history=folder / "history", lake=folder / "lake", gateway="bench", clock=wall_clock)
     with closing(sqlite3.connect(folder / "plain.db")) as plain:
         async with open_history(folder / "history") as history, anyio.create_task_group() as tasks:
             await tasks.start(lake.serve)

@@ -153,6 +153,7 @@ class Assembly:
             history=stores.home / "history",
             lake=config.history.lake or stores.home / "lake",
             gateway=gateway_id(stores.home),
+            clock=stores.clocks.now,
             grace_s=config.history.grace_s,
             is_private=config.history.lake is None,
         )

@@ -51,4 +51,4 @@ def mqtt_engine(
         from bindings.mqtt.engines.amqtt.engine import AmqttEngine  # only where it is wanted: it brings 15 MB
 
         return AmqttEngine(listeners, limits)
-    return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits, steady))
+    return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", steady, limits))

@@ -23,6 +23,7 @@ from typing import Any
 import anyio
 import httpx
 
+from runtime.clocks import wall_clock
 from things.addresses import Kind
 from things.records import Reading
 from twin.history import HistoryStore, files, open_history
@@ -50,7 +51,7 @@ def main() -> None:
 async def show_pauses(home: Path, rows: int, pace_s: float) -> None:
     """How long a commit takes without sealing, while it goes on, and while readings go."""
     backlog(home / "history", rows)
-    lake = LakeClient(history=home / "history", lake=home / "lake", gateway="bench")
+    lake = LakeClient(history=home / "history", lake=home / "lake", gateway="bench", clock=wall_clock)
     async with open_history(home / "history") as history, anyio.create_task_group() as tasks:
         await tasks.start(lake.serve)
         await lake.status()

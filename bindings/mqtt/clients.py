@@ -44,6 +44,8 @@ MAX_TOPICS = 65_536
 MAX_TOPIC_BYTES = 65_535
 """What the length of a topic can say in a PUBLISH."""
 
+_SPARED = {Closed.SHUTDOWN, Closed.EXPIRED}
+"""Reasons of the runtime to end a session that leave what is kept for the client."""
 _FLOWS = {Kind.EVENT: Flow.EVENT, Kind.PROPERTY: Flow.PROPERTY, Kind.TD: Flow.PROPERTY, Kind.ACTION: Flow.EVENT}
 
 
@@ -314,7 +316,7 @@ class ClientSession:
         return True
 
     def close(self, reason: str) -> None:
-        self.link.close(Closed.SHUTDOWN if reason == Closed.SHUTDOWN else Closed.REFUSED)
+        self.link.close(Closed(reason) if reason in _SPARED else Closed.REFUSED)
 
     # ------------------------------------------------------------ what the binding sends
 

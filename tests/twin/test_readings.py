@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from runtime.clocks import wall_clock
 from things.addresses import Kind
 from things.errors import SkepError, StorageDamaged
 from things.records import HistoryQuery, Reading, Row
@@ -109,7 +110,7 @@ def reading(created: int, received: int, value: bytes = b"1", thing: str = LAMP,
 @asynccontextmanager
 async def opened(tmp_path: Path) -> AsyncIterator[House]:
     async with open_history(tmp_path / "history") as hot:
-        lake = LakeClient(history=tmp_path / "history", lake=tmp_path / "lake", gateway="gw")
+        lake = LakeClient(history=tmp_path / "history", lake=tmp_path / "lake", gateway="gw", clock=wall_clock)
         with anyio.fail_after(120):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(lake.serve)

@@ -7,7 +7,7 @@ the process; requests wait for it under a deadline.
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,11 +56,13 @@ class LakeClient:
         history: Path,
         lake: Path | str,
         gateway: str,
+        clock: Callable[[], int],
         idle_s: float = IDLE_S,
         grace_s: float = GRACE_S,
         is_private: bool = False,
     ) -> None:
-        """`is_private`: what the process makes is for its owner only, whatever the mask says."""
+        """`clock` (µs UTC) is the one by which commits are stamped and files grow old. `is_private`: what the process
+        makes is for its owner only, whatever the mask says."""
         self._command = [
             sys.executable,
             "-m",
@@ -69,6 +71,7 @@ class LakeClient:
             *("--idle", str(idle_s), "--grace", str(grace_s)),
             *(["--private"] if is_private else []),
         ]
+        self._clock = clock
         self._asked: dict[int, _Asked] = {}
         self._next = 0
         self._work = anyio.Event()
@@ -194,7 +197,7 @@ class LakeClient:
             raise Unavailable("too many requests wait for the lake process")
         self._next += 1
         number = self._next
-        asked = _Asked(line=to_json({"id": number, "do": do, "with": arguments}) + b"\n")
+        asked = _Asked(line=to_json({"id": number, "do": do, "with": arguments, "now": self._clock()}) + b"\n")
         self._asked[number] = asked
         self._work.set()
         try:

@@ -1,7 +1,7 @@
 """What the runtime and its lake process say to each other: one JSON object a line, answers in any order, by id.
 
-`{"id", "do", "with"}` → `{"id", "result"}` or `{"id", "error": {"code", "detail"}}`. Both sides import this; it needs
-no pyarrow.
+`{"id", "do", "with", "now"}` → `{"id", "result"}` or `{"id", "error": {"code", "detail"}}`. `now` is the
+runtime's time (µs UTC), by which commits are stamped and files grow old. Both sides import this; it needs no pyarrow.
 """
 
 from collections.abc import Mapping

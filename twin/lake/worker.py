@@ -42,6 +42,20 @@ NICENESS = 10
 Answer = Any
 
 
+class RuntimeClock:
+    """The time of the runtime (µs UTC), as its last request told it and going on since: this machine's clock may stand
+    where the runtime does not trust it. Until a request came, that of the machine."""
+
+    def __init__(self) -> None:
+        self.set(time.time_ns() // 1_000)
+
+    def set(self, now: int) -> None:
+        self._ahead = now - time.monotonic_ns() // 1_000
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() // 1_000 + self._ahead
+
+
 class Worker:
     """Carries out requests; made once a process. `with` members are passed as keyword arguments."""
 
@@ -201,8 +215,8 @@ class WithoutPandas(MetaPathFinder):
         return None
 
 
-def serve(worker: Worker, incoming: BinaryIO, outgoing: BinaryIO, idle_s: float) -> None:
-    """Answer requests until the input ends or nothing happened for `idle_s`."""
+def serve(worker: Worker, clock: RuntimeClock, incoming: BinaryIO, outgoing: BinaryIO, idle_s: float) -> None:
+    """Answer requests, by the time that they tell `clock`, until the input ends or nothing happened for `idle_s`."""
     lock = Lock()
     running: set[Future[None]] = set()
 
@@ -232,6 +246,7 @@ def serve(worker: Worker, incoming: BinaryIO, outgoing: BinaryIO, idle_s: float)
             for line in lines:
                 request = from_json(line)
                 name, request_id = request["do"], request["id"]
+                clock.set(request["now"])
                 if name in worker.writes:
                     running.add(writing.submit(answer, request_id, worker.writes[name], request.get("with", {})))
                 elif name in worker.reads:
@@ -267,14 +282,10 @@ def main() -> None:
     if options.private:
         os.umask(0o077)
     sys.meta_path.insert(0, WithoutPandas())
-    worker = Worker(
-        options.history,
-        options.lake,
-        options.gateway,
-        lambda: time.time_ns() // 1000,
-        grace_us=round(options.grace * 1_000_000),
-    )
-    serve(worker, sys.stdin.buffer, sys.stdout.buffer, options.idle)
+    clock = RuntimeClock()
+    grace_us = round(options.grace * 1_000_000)
+    worker = Worker(options.history, options.lake, options.gateway, clock, grace_us=grace_us)
+    serve(worker, clock, sys.stdin.buffer, sys.stdout.buffer, options.idle)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from authz.documents import RuleDocument
 from authz.policy.sets import set_document
 from bindings.mqtt.engines.native import NativeEngine, SessionStore
 from bindings.mqtt.engines.seam import Limits, Listener
+from runtime.clocks import wall_clock
 from tests.bindings.mqtt.engines.contract import DEADLINE_S, EngineType
 from tests.bindings.mqtt.support import LAMP, Client, House, house, lamp_house
 from things.identity import AccountType, Principal, Role
@@ -52,7 +53,7 @@ async def stored_house(home: Path, tokens: dict[str, str]) -> AsyncIterator[Hous
     """The house once more, with its sessions on disk."""
 
     def engine(listeners: Sequence[Listener], limits: Limits) -> NativeEngine:
-        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits))
+        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", wall_clock, limits))
 
     async with house(home, engine) as opened:
         if tokens:

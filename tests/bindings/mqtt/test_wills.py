@@ -13,6 +13,7 @@ import pytest
 from authz.documents import RuleDocument
 from bindings.mqtt.engines.native import NativeEngine, SessionStore
 from bindings.mqtt.engines.seam import Limits, Listener
+from runtime.clocks import wall_clock
 from tests.bindings.mqtt.engines.native.peer import connect
 from tests.bindings.mqtt.support import DEADLINE_S, PASSWORD, Client, House, house, lamp_house
 from things.identity import AccountType, Principal, Role
@@ -224,7 +225,7 @@ async def test_a_delayed_will_of_before_a_restart_is_judged_after_it(tmp_path: P
     }
 
     def engine(listeners: Sequence[Listener], limits: Limits) -> NativeEngine:
-        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", limits))
+        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", wall_clock, limits))
 
     async with lamp_house(home, engine) as lamp:
         tokens = lamp.tokens

@@ -2,27 +2,34 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
+from runtime.clocks import wall_clock
 from tests.twin.lake.samples import LAMP, NOON, history_of, hot_row
 from things.errors import Conflict, Invalid, StorageDamaged
 from things.records import HistoryQuery
 from twin.lake.client import LakeClient
+from twin.lake.manifest import Manifest
+from twin.lake.places import place_of
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, idle_s: float = 30.0, grace_s: float = 86_400) -> AsyncIterator[LakeClient]:
+async def opened(
+    tmp_path: Path, idle_s: float = 30.0, grace_s: float = 86_400, clock: Callable[[], int] = wall_clock
+) -> AsyncIterator[LakeClient]:
     history = tmp_path / "history"
     if not history.exists():
         history_of(history, [hot_row(row_id, row_id / 4) for row_id in range(1, 101)])
-    client = LakeClient(history=history, lake=tmp_path / "lake", gateway="gw", idle_s=idle_s, grace_s=grace_s)
+    client = LakeClient(
+        history=history, lake=tmp_path / "lake", gateway="gw", clock=clock, idle_s=idle_s, grace_s=grace_s
+    )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             await tasks.start(client.serve)
@@ -61,6 +68,18 @@ async def test_the_process_ends_when_idle_and_the_next_request_starts_another(tm
         status = await client.status()
 
     assert status["sealed"] == 100
+
+
+async def test_the_lake_is_kept_by_the_time_of_the_runtime_also_after_it_was_set(tmp_path: Path) -> None:
+    hour_us, now = 3_600_000_000, wall_clock() + 1_000 * 86_400_000_000
+    times = iter([now, now - hour_us])
+    async with opened(tmp_path, clock=lambda: next(times)) as client:
+        await client.seal(up_to=60)
+        await client.seal()
+
+    manifest = Manifest(place_of(tmp_path / "lake"), "gw", wall_clock)
+    assert 0 <= manifest.commit_at(1).at - now < hour_us / 2
+    assert 0 <= manifest.commit_at(2).at - (now - hour_us) < hour_us / 2
 
 
 async def test_a_request_outlives_a_killed_process(tmp_path: Path) -> None:

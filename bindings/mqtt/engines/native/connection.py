@@ -6,7 +6,6 @@ the link opens and how it ends. What socket or window cannot take waits in the b
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from sys import intern
@@ -45,6 +44,7 @@ _REASONS = {
     Closed.KEEP_ALIVE: Reason.KEEP_ALIVE_TIMEOUT,
     Closed.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
     Closed.REFUSED: Reason.ADMINISTRATIVE_ACTION,
+    Closed.EXPIRED: Reason.ADMINISTRATIVE_ACTION,
     Closed.PROTOCOL: Reason.PROTOCOL_ERROR,
     Closed.SHUTDOWN: Reason.SERVER_SHUTTING_DOWN,
 }
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         if self._is_opening:
             self._ending = reason
             return
-        if reason is Closed.REFUSED and self.is_open and not _has_expired(self.principal):
+        if reason is Closed.REFUSED and self.is_open:
             # Whoever has the name of the account next must not find what was kept for this one.
             self.session.expiry_s = 0
         self.end(reason, _REASONS[reason])
@@ -475,8 +475,3 @@ class Connection(asyncio.Protocol):
         heard = self._reading.heard
         is_first, self._overdue = self._overdue != heard, heard
         return is_first
-
-
-def _has_expired(principal: Principal) -> bool:
-    """Its credential ran out: the account comes back with a fresh one, and goes on."""
-    return principal.expires is not None and principal.expires <= time.time_ns() // 1_000

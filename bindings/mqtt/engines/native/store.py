@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,14 +47,10 @@ _MARK = "INSERT OR IGNORE INTO received VALUES (?, ?, ?)"
 _UNMARK = "DELETE FROM received WHERE account = ? AND client_id = ? AND packet_id = ?"
 
 
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000
-
-
 class SessionStore:
     """The file of sessions; an async context while the engine serves."""
 
-    def __init__(self, path: Path, limits: Limits | None = None, clock: Callable[[], int] = _wall_clock) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int], limits: Limits | None = None) -> None:
         """`clock` (µs UTC) is one that goes on over restarts: by it sessions end that nobody has come back to."""
         self._path = path
         self._limits = limits or Limits()

@@ -4,7 +4,6 @@ import asyncio
 import os
 import sqlite3
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,15 @@ from bindings.mqtt.engines.seam import (
     Closed,
     Flow,
     Grant,
-    Hello,
     Limits,
     Link,
     Outcome,
     Publish,
     SubscribeOptions,
 )
+from runtime.clocks import wall_clock
 from tests.bindings.mqtt.engines.native.peer import RecordingGate, ack, connect, props, publish, serving, subscribe
 from things.errors import StorageDamaged
-from things.identity import Principal
 
 pytestmark = pytest.mark.anyio
 
@@ -263,7 +261,7 @@ async def test_connections_over_the_bound_are_cut() -> None:
 
 async def test_a_persistent_session_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with serving(store=SessionStore(path)) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         await client.connect(clean=False)
         client.send(subscribe("t", qos=1), publish("once", b"", 2, 77))
         await client.expect(0x90)
@@ -272,7 +270,7 @@ async def test_a_persistent_session_survives_a_restart(tmp_path: Path) -> None:
         packet_id = (await client.publish_of())[2]
     gate = RecordingGate()
 
-    async with serving(store=SessionStore(path), gate=gate) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock), gate=gate) as served, served.client() as client:
         assert (await client.connect(clean=False))[0] == 1
         assert await client.publish_of() == ("t", b"kept", packet_id, 0x3A)
         client.send(publish("once", b"", 2, 77, flags=8), ack(0x62, 77))
@@ -284,20 +282,20 @@ async def test_a_persistent_session_survives_a_restart(tmp_path: Path) -> None:
 
 async def test_a_session_that_ended_does_not_come_back_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with serving(store=SessionStore(path)) as served:
+    async with serving(store=SessionStore(path, wall_clock)) as served:
         async with served.client() as client:
             await client.connect(clean=False)
         await served.all_gone()
         async with served.client() as client:
             await client.connect(clean=True)
 
-    async with serving(store=SessionStore(path)) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         assert (await client.connect(clean=False))[0] == 0
 
 
 async def test_a_delayed_will_survives_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with serving(store=SessionStore(path)) as served:
+    async with serving(store=SessionStore(path, wall_clock)) as served:
         async with served.client() as client:
             await client.connect(
                 level=5,
@@ -309,19 +307,19 @@ async def test_a_delayed_will_survives_a_restart(tmp_path: Path) -> None:
         await served.gate.until(lambda: "closed alice/c lost" in served.gate.events)
     assert "received w" not in served.gate.events
 
-    async with serving(store=SessionStore(path)) as served:
+    async with serving(store=SessionStore(path, wall_clock)) as served:
         await served.gate.until(lambda: "received w" in served.gate.events)
 
         assert served.gate.senders == ["alice"]
 
 
 async def test_a_received_id_is_on_disk_before_pubrec_and_gone_before_pubcomp(tmp_path: Path) -> None:
-    store = SessionStore(tmp_path / "sessions.db")
+    store = SessionStore(tmp_path / "sessions.db", wall_clock)
     async with serving(store=store) as served, served.client() as client:
         await client.connect(clean=False)
         client.send(publish("t", b"", 2, 5))
         await client.expect(0x50)
-        async with SessionStore(tmp_path / "sessions.db") as other:
+        async with SessionStore(tmp_path / "sessions.db", wall_clock) as other:
             with_id = await asyncio.get_running_loop().run_in_executor(None, _received, tmp_path)
             assert with_id == [5]
             assert other is not store
@@ -384,7 +382,7 @@ async def test_a_qos_2_publish_whose_commit_failed_is_routed_when_it_is_sent_aga
 
 async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with serving(store=SessionStore(path)) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         await client.connect(clean=False)
         client.send(subscribe("t", qos=1))
         await client.expect(0x90)
@@ -395,7 +393,7 @@ async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> N
             loaded: list[Session] = []
             while not loaded or not loaded[0].in_flight:  # as a runtime would find it after a crash
                 await asyncio.sleep(0.05)
-                async with SessionStore(path) as other:
+                async with SessionStore(path, wall_clock) as other:
                     loaded = await other.load()
 
         assert list(loaded[0].filters) == ["t"]
@@ -404,7 +402,7 @@ async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> N
 
 async def test_time_goes_on_for_what_waits_while_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, week = tmp_path / "sessions.db", props(WEEK)
-    async with serving(store=SessionStore(path)) as served:
+    async with serving(store=SessionStore(path, wall_clock)) as served:
         async with served.client() as client:
             await client.connect(level=5, clean=False, properties=week)
             client.send(subscribe("t", qos=1, level=5))
@@ -415,7 +413,7 @@ async def test_time_goes_on_for_what_waits_while_nothing_runs(tmp_path: Path, mo
     stopped = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: stopped + 1_000 * 10**9)
 
-    async with serving(store=SessionStore(path)) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         await client.connect(level=5, clean=False, properties=week)
         _, body = await client.read()
 
@@ -425,7 +423,7 @@ async def test_time_goes_on_for_what_waits_while_nothing_runs(tmp_path: Path, mo
 
 
 async def test_the_end_of_the_engine_waits_for_its_last_write(tmp_path: Path) -> None:
-    store = SessionStore(tmp_path / "sessions.db")
+    store = SessionStore(tmp_path / "sessions.db", wall_clock)
     async with serving(store=store) as served, served.client() as client:
         await client.connect(clean=False)
 
@@ -445,12 +443,12 @@ async def test_a_file_of_sessions_that_cannot_be_trusted_is_refused(tmp_path: Pa
         path.write_bytes(content)
 
     with pytest.RaisesGroup(StorageDamaged, allow_unwrapped=True, flatten_subgroups=True):
-        async with serving(store=SessionStore(path)):
+        async with serving(store=SessionStore(path, wall_clock)):
             pass
 
 
 async def test_a_file_of_sessions_is_for_its_owner_alone(tmp_path: Path) -> None:
-    async with serving(store=SessionStore(tmp_path / "sessions.db")) as served, served.client() as client:
+    async with serving(store=SessionStore(tmp_path / "sessions.db", wall_clock)) as served, served.client() as client:
         await client.connect(clean=False)
 
         assert {os.stat(each).st_mode & 0o777 for each in os.scandir(tmp_path)} == {0o600}
@@ -458,7 +456,7 @@ async def test_a_file_of_sessions_is_for_its_owner_alone(tmp_path: Path) -> None
 
 async def test_a_qos_2_publish_is_not_acknowledged_while_its_id_cannot_be_saved(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with serving(store=SessionStore(path)) as served:
+    async with serving(store=SessionStore(path, wall_clock)) as served:
         with sqlite3.connect(path, isolation_level=None) as db:
             db.execute("DROP TABLE received")
         async with served.client() as client:
@@ -524,26 +522,21 @@ async def test_a_gate_that_closes_what_stands_in_for_a_client_ends_the_session()
         assert len(served.engine.sessions) == 0
 
 
-@pytest.mark.parametrize(("expires", "present"), [(None, 0), (2**62, 0), (1, 1)], ids=["for ever", "later", "run out"])
+@pytest.mark.parametrize(("reason", "present"), [(Closed.REFUSED, 0), (Closed.EXPIRED, 1)])
 async def test_a_refused_link_takes_its_session_along_unless_only_its_credential_ran_out(
-    tmp_path: Path, expires: int | None, present: int
+    tmp_path: Path, reason: Closed, present: int
 ) -> None:
-    class Expiring(RecordingGate):
-        async def admit(self, hello: Hello) -> Principal | None:
-            admitted = await super().admit(hello)
-            return admitted and replace(admitted, expires=expires)
-
     path = tmp_path / "sessions.db"
-    async with serving(gate=Expiring(), store=SessionStore(path)) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         await client.connect(clean=False)
         client.send(subscribe("t", qos=1), publish("q", b"", 2, 7))
         await client.expect(0x90)
         await client.expect(0x50)
 
-        served.gate.links[0].close(Closed.REFUSED)
+        served.gate.links[0].close(reason)
 
         assert len(served.engine.sessions) == len(served.gate.away_links) == present
-    async with serving(store=SessionStore(path)) as served, served.client() as client:
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         assert (await client.connect(clean=False))[0] == present
         client.send(publish("q", b"", 2, 7))
         await client.expect(0x50)
