@@ -74,7 +74,6 @@ class LocalAuthenticator:
         claim: Claim,
         clock: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
-        passwords: Passwords | None = None,
         budgets: LoginBudgets | None = None,
         access_s: float = ACCESS_S,
         refresh_s: float = REFRESH_S,
@@ -89,7 +88,7 @@ class LocalAuthenticator:
         self._verified = Bounded[bytes, Principal](MAX_VERIFIED)
         self.audit = audit
         self.claim_code = claim
-        self.passwords = passwords or Passwords()
+        self.passwords = Passwords()
         self._challenges = Challenges(monotonic)
         self.throttle = Throttle(monotonic, budgets)
         self.register = Register(store)
@@ -110,7 +109,6 @@ class LocalAuthenticator:
         clock: Callable[[], int],
         database_url: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        passwords: Passwords | None = None,
         budgets: LoginBudgets | None = None,
         access_s: float = ACCESS_S,
         refresh_s: float = REFRESH_S,
@@ -133,7 +131,6 @@ class LocalAuthenticator:
             claim=Claim(home / "claim", monotonic),
             clock=clock,
             monotonic=monotonic,
-            passwords=passwords,
             budgets=budgets,
             access_s=access_s,
             refresh_s=refresh_s,

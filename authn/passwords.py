@@ -21,6 +21,9 @@ MAX_WAITING = 64
 """Checks that may wait for the pool; about two seconds of work on a small board, after which a caller does better to
 come back."""
 
+PASSES, MEMORY_KIB = 2, 19 * 1_024
+"""OWASP's smallest argon2id setting, with one lane; the library's default takes 0.3 s a login."""
+
 _T = TypeVar("_T")
 
 _TRIED_FIRST = """
@@ -39,9 +42,8 @@ _COMMON = frozenset(_TRIED_FIRST.split())
 class Passwords:
     """Checks and hashes passwords; holds no account."""
 
-    def __init__(self, hasher: PasswordHasher | None = None) -> None:
-        # OWASP's smallest argon2id setting: 19 MiB, two passes, one lane; the library's default takes 0.3 s a login.
-        self._hasher = hasher or PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
+    def __init__(self) -> None:
+        self._hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=1, type=Type.ID)
         self._limiter = CapacityLimiter(2)
         self._waiting = 0
         self._nobody = self._hasher.hash(secrets.token_hex(16))

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from authn import passwords
 from tests import postgresql
 
+PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
 
@@ -22,6 +24,22 @@ def postgresql_server() -> Iterator[str]:
     """The URL of a PostgreSQL database, one for each test process; skips where there is none."""
     with postgresql.server() as url:
         yield url
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cheap_passwords() -> Iterator[None]:
+    """Hashing that costs next to nothing, in the tests' own processes: a test makes five accounts before it begins."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(passwords, "PASSES", 1)
+        patched.setattr(passwords, "MEMORY_KIB", 8)
+        yield
+
+
+@pytest.fixture
+def costly_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing as the product does it, for tests of what it costs."""
+    for name, value in PASSWORD_COST.items():
+        monkeypatch.setattr(passwords, name, value)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Nothing is converted but what JSON cannot say (times, members of an enum).
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
@@ -159,6 +160,7 @@ def _checked(validate: Callable[[Any], Any], data: JSONValue) -> Input:
     return checked
 
 
+@cache
 def _schema(model: type[Input]) -> dict[str, Any]:
     schema = model.model_json_schema(by_alias=True)
     # A TD's data schema stands alone: what pydantic keeps under $defs goes where it is named.

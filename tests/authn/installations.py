@@ -5,10 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from argon2 import PasswordHasher
-
 from authn.authenticator import LocalAuthenticator, OpenLogin
-from authn.passwords import Passwords
 from authn.throttle import LoginBudgets
 from things.identity import AccountType, Role
 
@@ -39,7 +36,6 @@ def installation(home: Path, clock: Clock, *, budgets: LoginBudgets | None = Non
         home,
         clock=clock,
         monotonic=clock.monotonic,
-        passwords=Passwords(PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)),
         budgets=budgets or LoginBudgets.per_minute(1_000),
     )
     try:

@@ -318,6 +318,10 @@ async def http_consumer(skep: Skep, account: Account) -> AsyncIterator[HTTPConsu
 @asynccontextmanager
 async def _client(skep: Skep, account: Account) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(
-        base_url=skep.http, headers={"authorization": f"Bearer {account.token}"}, trust_env=False, timeout=15
+        base_url=skep.http,
+        headers={"authorization": f"Bearer {account.token}"},
+        trust_env=False,
+        verify=False,
+        timeout=30,
     ) as client:
         yield client

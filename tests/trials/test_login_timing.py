@@ -20,7 +20,7 @@ from tests.bindings.mqtt import wire
 from tests.support import Skep, skep
 from things.identity import AccountType, Role
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("costly_passwords")]
 
 PASSWORD = "correct horse battery"
 TRIES = {

@@ -14,14 +14,12 @@ from typing import Any, Self
 import anyio
 import anyio.abc
 import paho.mqtt.client as paho
-from argon2 import PasswordHasher
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from authn.authenticator import LocalAuthenticator
-from authn.passwords import Passwords
 from authz.authorizer import LocalAuthorizer
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.engines.seam import Limits, Listener
@@ -90,8 +88,7 @@ async def house(
     """Open a home and serve it over MQTT."""
     home.mkdir(exist_ok=True, mode=0o700)  # noqa: ASYNC240 - once, before anything runs
     clocks = Clocks(now=wall_clock, steady=SteadyClock(), new_id=IDs())
-    cheap = Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    authenticator = LocalAuthenticator.open(home, clock=clocks.now, passwords=cheap)
+    authenticator = LocalAuthenticator.open(home, clock=clocks.now)
     async with AsyncExitStack() as stack:
         stack.callback(authenticator.close)
         authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)

@@ -9,6 +9,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,6 +46,8 @@ KEPT = {
     ),
     FlowControl: ("_transport", "read_paused"),
     RequestResponseCycle: ("response_complete",),
+    uvicorn.Server: ("servers", "server_state"),
+    ServerState: ("connections", "tasks"),
     WebSocketsSansIOProtocol: (
         *("client", "initial_response", "logger", "pending_ping_payload", "pong_timer", "read_paused", "transport"),
         "writable",
