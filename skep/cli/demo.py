@@ -19,7 +19,7 @@ from skep.cli.output import cell, console, print_table
 from things.errors import SkepError
 
 if TYPE_CHECKING:
-    from skep.cli.journey import Journey
+    from skep.cli.journey import Journey, Step
 
 SHOWN_ROWS = 12
 
@@ -28,7 +28,10 @@ SHOWN_ROWS = 12
 @click.option("--once", is_flag=True, help="Check every step, print one line, and end: 0 if all is well, else 1.")
 @click.option("--home", type=click.Path(path_type=Path), help="Fresh data folder to use. [default: ./.demo/home]")
 def demo(once: bool, home: Path | None) -> None:
-    """Start a runtime with simulated devices and a real recording, and walk the whole way from MQTT to Spark."""
+    """Start a runtime with simulated devices and a real recording, and walk the whole way from MQTT to Spark.
+
+    Steps that need packages which are not installed are left out and named before the first step.
+    """
     with _fresh(home, once) as folder:
         run_async(_walk(folder, once))
 
@@ -38,27 +41,39 @@ async def _walk(home: Path, once: bool) -> None:
 
     journey = Journey(home=home)
     began = time.monotonic()
-    steps = journey.steps()
+    steps, left_out = _sorted_out(journey.steps())
+    for each in left_out:
+        console().print(f"[yellow]–[/] left out: {each.name}, for want of {each.needs}", soft_wrap=True)
+    if left_out:
+        console().print("  all of it: pip install 'skep\\[demo]'", soft_wrap=True)
     async with journey.walking():
-        for number, (name, step) in enumerate(steps, 1):
+        for number, step in enumerate(steps, 1):
+            name = step.name
             try:
                 with console().status(f"{number}/{len(steps)} {name} …"):
-                    sentence = await step()
+                    sentence = await step.walk()
             except (SkepError, OSError, TimeoutError) as error:
                 detail = f"{error.code}: {error.detail}" if isinstance(error, SkepError) else str(error)
                 console().print(f"[red]✗[/] {number}/{len(steps)} {name}: {cell(detail)}", soft_wrap=True)
                 click.echo(f"demo: failed at step {number} of {len(steps)}, {name}")
                 raise Unsuccessful from error
             console().print(f"[green]✓[/] {number}/{len(steps)} {name}: {cell(sentence)}", soft_wrap=True)
-        _print_rollup(journey.rollup)
+        if journey.rollup:
+            _print_rollup(journey.rollup)
         seconds = time.monotonic() - began
         click.echo(
             f"demo: {len(steps)} of {len(steps)} steps ok in {seconds:.0f} s,"
             f" first live value after {journey.first_value_s:.1f} s"
+            + (f"; {len(left_out)} left out" if left_out else "")
         )
         if not once:
             _print_invitation(journey)
             await anyio.sleep_forever()
+
+
+def _sorted_out(steps: "Sequence[Step]") -> "tuple[list[Step], list[Step]]":
+    """The steps that are possible with what is installed, and the others."""
+    return [step for step in steps if step.is_possible], [step for step in steps if not step.is_possible]
 
 
 def _print_rollup(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,14 +1,14 @@
 """The demo checks itself: its verdict is an exit code and one line."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from skep.cli import main
-from skep.cli.journey import Journey, StepFailed
+from skep.cli.journey import Journey, Step, StepFailed
 
 
 @pytest.mark.spark
@@ -18,6 +18,32 @@ def test_whole_journey_succeeds_on_a_fresh_machine() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("demo: 10 of 10 steps ok in ")
     assert "dtw:weather:seattle" in done.stdout
+
+
+# What is None in sys.modules is not found.
+WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(("pyspark", "vega_datasets")))
+"""
+
+
+def test_base_installation_walks_what_it_can_and_names_what_it_leaves_out_first(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "skep", "demo", "--once"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": paths}
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "– left out: replay a real recording, for want of vega_datasets",
+        "– left out: roll up with Spark, for want of pyspark",
+        "  all of it: pip install 'skep[demo]'",
+    ]
+    assert lines[-1].startswith("demo: 8 of 8 steps ok in ")
+    assert lines[-1].endswith("; 2 left out")
 
 
 def test_failed_step_is_named_and_ends_the_demo(
@@ -32,7 +58,7 @@ def test_failed_step_is_named_and_ends_the_demo(
     async def never() -> str:
         pytest.fail("went on")
 
-    steps: list[tuple[str, Callable[[], Awaitable[str]]]] = [("one", well), ("two", badly), ("three", never)]
+    steps = [Step("one", well), Step("two", badly), Step("three", never)]
     monkeypatch.setattr(Journey, "steps", lambda self: steps)
 
     code = main(["demo", "--once"])
