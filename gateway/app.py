@@ -29,6 +29,7 @@ from gateway.config import Config
 from gateway.home import COMMAND, RUNTIME, prepared, write_whole
 from gateway.hosts import NameFinder
 from gateway.stores import open_stores
+from gateway.supervision import READY, STOPPING, ServiceManager
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ def run(
 
 
 async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
-    stop, reload = asyncio.Event(), asyncio.Event()
+    stop, reload, manager = asyncio.Event(), asyncio.Event(), ServiceManager()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -138,11 +139,14 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_tell_addresses, running, ready_file)
-                tasks.start_soon(reloading.serve, running, reload)
+                tasks.start_soon(reloading.serve, running, reload, manager)
+                tasks.start_soon(manager.stay_alive)
+                manager.tell(READY, f"STATUS={running.https or running.http or running.mqtts or running.mqtt or ''}")
                 await stop.wait()
                 tasks.cancel_scope.cancel()
         finally:
             log.info("stopping")
+            manager.tell(STOPPING)
             # Whatever hangs must not keep the process: everything acknowledged is already on disk.
             loop.call_later(SHUTDOWN_S, os._exit, 1)
             if ready_file is not None:

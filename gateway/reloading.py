@@ -11,17 +11,19 @@ import anyio.to_thread
 from gateway import logs
 from gateway.assembly import Running
 from gateway.config import Config
+from gateway.supervision import ServiceManager
 from things.errors import SkepError
 
 log = logging.getLogger(__name__)
 
 
-async def serve(running: Running, asked: asyncio.Event) -> None:
+async def serve(running: Running, asked: asyncio.Event, manager: ServiceManager) -> None:
     """Read again whenever it was asked for, until cancelled."""
     while True:
         await asked.wait()
         asked.clear()
-        await reload(running)
+        with manager.reloading():
+            await reload(running)
 
 
 async def reload(running: Running) -> None:

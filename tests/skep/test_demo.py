@@ -31,9 +31,7 @@ def test_base_installation_walks_what_it_can_and_names_what_it_leaves_out_first(
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "skep", "demo", "--once"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": paths}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": paths})
 
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
