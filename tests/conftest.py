@@ -6,6 +6,7 @@ import pytest
 
 from authn import passwords
 from tests import postgresql
+from tests.bindings.http import browser
 
 PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
@@ -33,6 +34,13 @@ def cheap_passwords() -> Iterator[None]:
         patched.setattr(passwords, "PASSES", 1)
         patched.setattr(passwords, "MEMORY_KIB", 8)
         yield
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the debugging protocol of a browser is spoken; one process for each test process."""
+    with browser.chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
 
 
 @pytest.fixture

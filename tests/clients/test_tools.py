@@ -182,14 +182,14 @@ async def test_mqtt_js_with_a_wrong_token_is_not_let_in(runtime: Skep, ann: Acco
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 async def test_a_browsers_event_source_follows_a_property_with_a_ticket(
-    runtime: Skep, agent: AgentPeer, ann: Account, tmp_path: Path
+    runtime: Skep, agent: AgentPeer, ann: Account, chromium: str
 ) -> None:
     stream = f"/things/{PUMP_1}/properties/flow"
     async with httpx2.AsyncClient(base_url=runtime.http, headers={"Authorization": f"Bearer {ann.token}"}) as http:
         reply = await http.post("/authn/ticket", json={"stream": stream})
     href = reply.json()["href"]
 
-    async with browser(tmp_path / "profile") as page:
+    async with browser(chromium) as page:
         await page.open(runtime.http)
         await page.evaluate(
             f"window.told = []; window.source = new EventSource({json.dumps(href)});"

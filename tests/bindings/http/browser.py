@@ -1,19 +1,25 @@
-"""A headless Chromium driven over its debugging protocol; needs nothing but the browser itself."""
+"""A headless Chromium driven over its debugging protocol; needs nothing but the browser itself.
+
+Its process serves all tests of a session, which saves its start; each test has an empty profile of its own.
+"""
 
 import asyncio
 import base64
 import itertools
 import json
-import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WITHIN_S = 60.0
+"""Ends a wait that has failed; it may be long, as it takes no time while all is well."""
 
 _FLAGS = (
     "--headless",
@@ -24,16 +30,62 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-dev-shm-usage",  # containers often have little of it
     "--remote-debugging-port=0",
 )
 
 
-class Page:
-    """One tab."""
+@contextmanager
+def chromium(folder: Path) -> Iterator[str]:
+    """A browser's process, with its files in `folder`; where its debugging protocol is spoken."""
+    assert CHROMIUM is not None
+    profile, log = folder / "profile", folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stdout=output, stderr=output
+        )
+    try:
+        end = time.monotonic() + WITHIN_S
+        while len(told := _lines(profile / "DevToolsActivePort")) < 2:
+            assert process.poll() is None, log.read_text(errors="replace")[-2_000:]
+            assert time.monotonic() < end, "the browser did not start"
+            time.sleep(0.02)
+        yield f"ws://127.0.0.1:{told[0]}{told[1]}"
+    finally:
+        process.kill()
+        process.wait()
 
-    def __init__(self, socket: ClientConnection, address: str = "") -> None:
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().split() if file.exists() else []
+
+
+@asynccontextmanager
+async def browser(address: str) -> AsyncIterator["Page"]:
+    """A tab with an empty profile of its own, in the browser whose debugging protocol is spoken at `address`."""
+    async with connect(address, max_size=None) as socket:
+        control = Target(socket)
+        context = (await control.command("Target.createBrowserContext"))["browserContextId"]
+
+        @asynccontextmanager
+        async def opened(**options: Any) -> AsyncIterator[Page]:
+            made = await control.command("Target.createTarget", url="about:blank", browserContextId=context, **options)
+            host = address.partition("/devtools/")[0]
+            async with connect(f"{host}/devtools/page/{made['targetId']}", max_size=None) as tab:
+                yield Page(tab, opened)
+
+        try:
+            async with opened(newWindow=True) as page:
+                yield page
+        finally:
+            await control.command("Target.disposeBrowserContext", browserContextId=context)
+
+
+class Target:
+    """What takes commands: the browser itself, or one tab."""
+
+    def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
-        self._address = address
         self._ids = itertools.count(1)
         self.complaints: list[str] = []
         """What the browser's console had to say: errors and violations of the page's policy."""
@@ -41,7 +93,7 @@ class Page:
     async def command(self, method: str, **params: Any) -> dict[str, Any]:
         id_ = next(self._ids)
         await self._socket.send(json.dumps({"id": id_, "method": method, "params": params}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             while True:
                 message = json.loads(await self._socket.recv())
                 if message.get("id") == id_:
@@ -57,13 +109,17 @@ class Page:
         elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.complaints.append(params["entry"].get("text", "") + " " + params["entry"].get("url", ""))
 
-    @asynccontextmanager
-    async def another(self, *, seen: bool = True) -> AsyncIterator["Page"]:
-        """One more tab of the same browser and profile; one that is not `seen` lies behind the first."""
-        options = {"newWindow": True} if seen else {"background": True}
-        target = (await self.command("Target.createTarget", url="about:blank", **options))["targetId"]
-        async with connect(f"ws://{self._address}/devtools/page/{target}", max_size=None) as socket:
-            yield Page(socket, self._address)
+
+class Page(Target):
+    """One tab."""
+
+    def __init__(self, socket: ClientConnection, opened: Callable[..., AbstractAsyncContextManager["Page"]]) -> None:
+        super().__init__(socket)
+        self._opened = opened
+
+    def another(self, *, seen: bool = True) -> AbstractAsyncContextManager["Page"]:
+        """One more tab of the same profile; one that is not `seen` lies behind the first."""
+        return self._opened(**({"newWindow": True} if seen else {"background": True}))
 
     async def before_each_page(self, script: str) -> None:
         """Run a script in every page before its own."""
@@ -82,11 +138,12 @@ class Page:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    async def until(self, script: str, within_s: float = 10) -> None:
+    async def until(self, script: str) -> None:
         """Wait until an expression is true."""
-        async with asyncio.timeout(within_s):
-            while not await self.evaluate(f"Boolean({script})"):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        end = time.monotonic() + WITHIN_S
+        while not await self.evaluate(f"Boolean({script})"):
+            assert time.monotonic() < end, f"never came true: {script}; the console says {self.complaints}"
+            await asyncio.sleep(0.05)
 
     async def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         await self.command(
@@ -98,33 +155,3 @@ class Page:
     async def picture(self, file: Path) -> None:
         result = await self.command("Page.captureScreenshot", format="png")
         await asyncio.to_thread(file.write_bytes, base64.b64decode(result["data"]))
-
-
-@asynccontextmanager
-async def browser(folder: Path) -> AsyncIterator[Page]:
-    """A browser with an empty profile in `folder`, and its tab."""
-    assert CHROMIUM is not None
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "about:blank", stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(30):
-            while True:
-                line = (await process.stderr.readline()).decode()
-                found = re.search(r"ws://(127\.0\.0\.1:\d+)/", line)
-                if found or not line:
-                    break
-        assert found, "the browser did not start"
-        draining = asyncio.create_task(process.stderr.read())
-        async with connect(found.string[found.start() :].strip(), max_size=None) as control:
-            tab = Page(control)
-            targets = (await tab.command("Target.getTargets"))["targetInfos"]
-            target = next(one["targetId"] for one in targets if one["type"] == "page")
-        async with connect(f"ws://{found[1]}/devtools/page/{target}", max_size=None) as socket:
-            yield Page(socket, found[1])
-        draining.cancel()
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
