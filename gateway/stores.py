@@ -21,6 +21,7 @@ from gateway.inventory import ACCOUNTS, HISTORY, TWIN, Marks
 from gateway.stocktaking import CONVENIENCES, KEYS, RIGHTS, ROW_IDS, Stocktaking
 from gateway.timekeeping import FILE as CLOCK_FILE
 from gateway.timekeeping import Timekeeping
+from gateway.upgrading import due, note_begun, note_finished
 from runtime.clocks import IDs
 from runtime.core import Clocks
 from runtime.ports import Directory
@@ -70,6 +71,7 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
         config = config or Config.load(home)
         stocktaking = Stocktaking(home, is_on_server=bool(config.database_url))
         stocktaking.before_opening()
+        note_begun(home, due(home, config))
         try:
             time = Timekeeping(home)
         except StorageDamaged as error:
@@ -93,6 +95,7 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
                 durable_history=config.history.durable,
                 stamp=stocktaking.inventory.stamp,
             ) as twin:
+                note_finished(home)
                 stocktaking.note_gateway(gateway_id(home))
                 stocktaking.after_opening(_marks(home, config, authenticator, twin), twin.history.damaged)
                 twin.ledger.skip(stocktaking.seq_reserve)

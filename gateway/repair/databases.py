@@ -50,15 +50,20 @@ def is_whole(path: Path, scratch: Path) -> bool:
     if not is_readable(copy):
         return False
     try:
-        if path.name == ACCOUNTS:
-            with closing(AccountStore(scratch, now=wall_clock())) as store:
-                for load in (store.accounts, store.logins, store.long_tokens, store.certificates):
-                    load()
-        else:
-            anyio.run(_load_twin, copy)
+        load(copy)
     except _LOADED:
         return False
     return True
+
+
+def load(path: Path) -> None:
+    """Read a store as a start does, which brings its schema up to date first. Raises what is wrong with it."""
+    if path.name == ACCOUNTS:
+        with closing(AccountStore(path.parent, now=wall_clock())) as store:
+            for read in (store.accounts, store.logins, store.long_tokens, store.certificates):
+                read()
+    else:
+        anyio.run(_load_twin, path)
 
 
 async def _load_twin(path: Path) -> None:

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "node": ("skep.cli.node:node", "The messaging node: what it routes."),
     "stores": ("skep.cli.stores:stores", "The stores of a data folder: what they hold, what is gone."),
     "repair": ("skep.cli.repair:repair", "Save what can be read of damaged stores."),
+    "upgrade": ("skep.cli.upgrade:upgrade", "Bring a data folder to this version, and back."),
     "backup": ("skep.cli.backup:backup", "Back a data folder up; check and list backups."),
     "restore": ("skep.cli.backup:restore", "Make a data folder of a backup."),
     "audit": ("skep.cli.audit:audit", "The log of security acts."),

@@ -1,10 +1,6 @@
 """Every store of a home, lost or damaged in every way, after a clean end and after a kill: nothing goes in silence."""
 
-import random
 import shutil
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +12,7 @@ from gateway.inventory import FILE, read_inventory, read_notes
 from gateway.stocktaking import ask_for, clear_notes
 from skep.consumer import Consumer
 from tests.support import PUMP, Account, skep
+from tests.trials import damages
 from tests.trials.process import RuntimeProcess, furnished, runtime_process
 from things.errors import NotFound, StorageDamaged
 from things.records import HistoryQuery
@@ -69,82 +66,25 @@ async def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     made = await furnished(home, ACCOUNTS, {THING: PUMP})
     async with runtime_process(home) as process:
         await _used(process, made["works"], made["mia"])
-        shutil.copytree(home, folder / "killed", ignore=_sockets)  # all of it is committed: as a kill leaves it
+        damages.killed_copy(home, folder / "killed")
         assert (await process.terminate())[0] == 0
     return Left(folder, made["works"])
 
 
-def _sockets(_folder: str, names: list[str]) -> set[str]:
-    return {name for name in names if name.endswith(".sock")}
-
-
-def _missing(path: Path) -> None:
-    for part in ("", "-wal", "-shm"):
-        path.with_name(path.name + part).unlink(missing_ok=True)
-
-
-def _empty(path: Path) -> None:
-    _missing(path)
-    path.touch(mode=0o600)
-
-
-def _zeros(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def _truncated(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 8192 * 4096 or 2048])
-
-
-def _foreign(path: Path) -> None:
-    _missing(path)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE guests (name TEXT)")
-
-
-def _flipped(seed: int, low: int = 100, high: int | None = None) -> Callable[[Path], None]:
-    def flip(path: Path) -> None:
-        chance, content = random.Random(seed), bytearray(path.read_bytes())
-        if len(content) <= low:
-            content += bytes(low)
-        for _ in range(12):
-            content[chance.randrange(low, min(high or len(content), len(content)))] ^= 1 << chance.randrange(8)
-        path.write_bytes(content)
-
-    return flip
-
-
-def _log_cut(path: Path) -> None:
-    log = path.with_name(f"{path.name}-wal")
-    content = log.read_bytes()
-    log.write_bytes(content[: 32 + (len(content) - 32) // 4120 // 2 * 4120])
-
-
-def _log_flipped(path: Path) -> None:
-    log = path.with_name(f"{path.name}-wal")
-    content = bytearray(log.read_bytes())
-    content[32 + 24 + 100] ^= 4
-    log.write_bytes(content)
-
-
-def _log_gone(path: Path) -> None:
-    path.with_name(f"{path.name}-wal").unlink()
-
-
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    "missing": _missing,
-    "empty": _empty,
-    "zeros": _zeros,
-    "truncated": _truncated,
-    "foreign": _foreign,
-    **{f"schema flipped {seed}": _flipped(seed, 100, 4096) for seed in range(4)},
+DAMAGES: dict[str, damages.Damage] = {
+    "missing": damages.missing,
+    "empty": damages.empty,
+    "zeros": damages.zeros,
+    "truncated": damages.truncated,
+    "foreign": damages.foreign,
+    **{f"schema flipped {seed}": damages.flipped(seed, 100, 4096) for seed in range(4)},
     # The last three once met a fault: a schema that is no text, a renamed column, a counter without a row.
-    **{f"flipped {seed}": _flipped(seed) for seed in (0, 1, 2, 3, 17, 31, 170)},
+    **{f"flipped {seed}": damages.flipped(seed) for seed in (0, 1, 2, 3, 17, 31, 170)},
 }
-LOG_DAMAGES = {"log cut": _log_cut, "log flipped": _log_flipped, "log gone": _log_gone}
+LOG_DAMAGES = {"log cut": damages.log_cut(), "log flipped": damages.log_flipped, "log gone": damages.log_gone}
 CASES = [
-    *((end, name, damage) for end in ("clean", "killed") for name, damage in DAMAGES.items()),
+    *(("clean", name, damage) for name, damage in DAMAGES.items()),
+    *(("killed", name, DAMAGES[name]) for name in ("missing", "empty", "truncated", "foreign", "flipped 1")),
     *(("killed", name, damage) for name, damage in LOG_DAMAGES.items()),
 ]
 
@@ -188,7 +128,7 @@ async def test_a_whole_home_is_found_whole(left: Left, tmp_path: Path, end: str)
 
 @pytest.mark.parametrize(("end", "name", "damage"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 async def test_accounts_that_are_not_what_they_were_stop_the_start_and_make_no_claim_code(
-    left: Left, tmp_path: Path, end: str, name: str, damage: Callable[[Path], None]
+    left: Left, tmp_path: Path, end: str, name: str, damage: damages.Damage
 ) -> None:
     home = _copied(left, end, tmp_path)
     (home / "claim").unlink(missing_ok=True)
@@ -210,7 +150,7 @@ async def test_accounts_that_are_not_what_they_were_stop_the_start_and_make_no_c
 
 @pytest.mark.parametrize(("end", "name", "damage"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 async def test_a_twin_that_is_not_what_it_was_is_refused_or_named(
-    left: Left, tmp_path: Path, end: str, name: str, damage: Callable[[Path], None]
+    left: Left, tmp_path: Path, end: str, name: str, damage: damages.Damage
 ) -> None:
     home = _copied(left, end, tmp_path)
     damage(home / "twin.db")
@@ -234,7 +174,7 @@ async def test_a_twin_that_is_not_what_it_was_is_refused_or_named(
 
 @pytest.mark.parametrize(("end", "name", "damage"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 async def test_history_that_is_not_what_it_was_is_named_and_the_rest_goes_on(
-    left: Left, tmp_path: Path, end: str, name: str, damage: Callable[[Path], None]
+    left: Left, tmp_path: Path, end: str, name: str, damage: damages.Damage
 ) -> None:
     home = _copied(left, end, tmp_path)
     (file,) = (home / "history").glob("*.db")
@@ -251,7 +191,7 @@ async def test_history_that_is_not_what_it_was_is_named_and_the_rest_goes_on(
 
 async def test_what_was_refused_starts_when_it_is_asked_for(left: Left, tmp_path: Path) -> None:
     home = _copied(left, "killed", tmp_path)
-    _log_flipped(home / "accounts.db")
+    damages.log_flipped(home / "accounts.db")
     with pytest.raises(StorageDamaged, match="skep stores accept"):
         await _held(home, left.works)
 
@@ -261,7 +201,7 @@ async def test_what_was_refused_starts_when_it_is_asked_for(left: Left, tmp_path
         authenticator = running.running.stores.authenticator
         await authenticator.audit.flush()
         assert any("accept accounts.db" in path.read_text() for path in (home / "audit").iterdir())
-    _missing(home / "accounts.db")
+    damages.missing(home / "accounts.db")
     with pytest.raises(StorageDamaged, match="missing"):
         await _held(home, left.works)
     with pytest.raises(NotFound):
@@ -287,7 +227,7 @@ async def test_a_home_without_an_inventory_gets_one_but_not_beside_accounts_that
         shutil.rmtree(home)
         _copied(left, "clean", tmp_path)
         (home / FILE).unlink()
-        _missing(home / store)
+        damages.missing(home / store)
         with pytest.raises(StorageDamaged, match=f"{store} is missing"):
             await _held(home, left.works)
 
