@@ -11,11 +11,11 @@ const ROLES = ["none", "viewer", "operator", "manager", "admin"];
 const TYPES = { consumer: "consumer: a person or an application that watches and acts", agent: "agent: speaks for devices", service: "service: a program of this installation" };
 const YEAR_S = 365 * 86_400;
 
-export function show(target, name) {
+export function show(draw, name) {
   const ask = name ? one(decodeURIComponent(name)) : all();
   return ask.then(
-    (nodes) => target.replaceChildren(...nodes),
-    (error) => target.replaceChildren(element("p", { class: "refusal", role: "alert" }, foreign(error.message))),
+    (nodes) => draw(...nodes),
+    (error) => draw(element("p", { class: "refusal", role: "alert" }, foreign(error.message))),
   );
 }
 

@@ -7,19 +7,19 @@ import { bounded, clock } from "./text.js";
 const ADMIN = "dtw:authn:admin";
 const PAGE = 100;
 
-export function show(target) {
-  return page(target, null).catch((error) =>
-    target.replaceChildren(element("p", { class: "refusal", role: "alert" }, foreign(error.message))),
+export function show(draw) {
+  return page(draw, null).catch((error) =>
+    draw(element("p", { class: "refusal", role: "alert" }, foreign(error.message))),
   );
 }
 
-async function page(target, before) {
+async function page(draw, before) {
   const after = before === null ? {} : { after: Math.max(0, before - PAGE - 1) };
   const { items } = await call(ADMIN, "readAudit", { ...after, limit: PAGE });
   const rows = (before === null ? items : items.filter((act) => act.seq < before)).reverse();
   const oldest = rows.length ? rows[rows.length - 1].seq : 0;
   const verdict = element("p", { class: "quiet", role: "status" });
-  target.replaceChildren(
+  draw(
     element(
       "header",
       { class: "titled" },
@@ -43,8 +43,8 @@ async function page(target, before) {
     element(
       "div",
       { class: "buttons" },
-      before === null ? null : element("button", { type: "button", text: "Newest", onclick: () => page(target, null) }),
-      oldest > 1 ? element("button", { type: "button", text: "Older", onclick: () => page(target, oldest) }) : null,
+      before === null ? null : element("button", { type: "button", text: "Newest", onclick: () => page(draw, null) }),
+      oldest > 1 ? element("button", { type: "button", text: "Older", onclick: () => page(draw, oldest) }) : null,
     ),
   );
 }

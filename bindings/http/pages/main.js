@@ -13,6 +13,7 @@ import * as thing from "./thing.js";
 
 const VIEWS = { "/services": services.show, "/accounts": accounts.show, "/audit": audit.show };
 let opened = null; // the address that is shown
+let shown = 0; // counts what was shown: an answer that comes late draws nothing over what came after it
 let lastAccount = null;
 
 function came(message) {
@@ -62,6 +63,7 @@ function empty() {
   thing.close();
   list.mark(null);
   opened = null;
+  shown += 1;
   byId("thing").replaceChildren();
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   tell("things", []);
@@ -81,6 +83,7 @@ function choose() {
   const target = view || store.things.has(id) ? id : "";
   if (target === opened && (target || byId("thing").firstChild)) return target || welcome();
   opened = target;
+  shown += 1;
   byId("rooms").classList.toggle("open", target !== "");
   for (const link of byId("places").querySelectorAll("a")) {
     link.toggleAttribute("aria-current", link.getAttribute("href") === `#${target}`);
@@ -88,8 +91,14 @@ function choose() {
   list.mark(view ? null : target || null);
   if (target && !view) return thing.show(target);
   thing.close();
-  if (view) return view(byId("thing"), id.split("/").slice(2).join("/"));
+  if (view) return view(drawing(shown), id.split("/").slice(2).join("/"));
   welcome();
+}
+
+function drawing(mine) {
+  return (...nodes) => {
+    if (mine === shown) byId("thing").replaceChildren(...nodes);
+  };
 }
 
 function welcome() {

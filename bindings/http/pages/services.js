@@ -3,16 +3,17 @@
 import { element, foreign, section } from "./dom.js";
 import { on, store } from "./store.js";
 
-let shown = null; // the header, as long as this place is the one shown
+let again = () => {}; // draws what is listed now, as long as this place is the one shown
 
 // What is listed may come after the address was opened.
 export function begin() {
   on("things", (rows) => {
-    if (shown?.isConnected && rows.some(([, row]) => row?.service)) show(shown.parentElement);
+    if (rows.some(([, row]) => row?.service)) again();
   });
 }
 
-export function show(target) {
+export function show(draw) {
+  again = () => show(draw);
   const found = [...store.things].filter(([, row]) => row.service);
   const cards = found.map(([id, row]) =>
     element(
@@ -22,12 +23,14 @@ export function show(target) {
       element("code", { class: "quiet", text: id }),
     ),
   );
-  shown = element(
-    "header",
-    {},
-    element("button", { class: "link back", type: "button", text: "← All Things", onclick: () => (location.hash = "") }),
-    element("h1", { text: "Built-in services" }),
-    element("p", { class: "quiet", text: "What the runtime itself offers, as Things: for programs, and for what has no page yet." }),
+  draw(
+    element(
+      "header",
+      {},
+      element("button", { class: "link back", type: "button", text: "← All Things", onclick: () => (location.hash = "") }),
+      element("h1", { text: "Built-in services" }),
+      element("p", { class: "quiet", text: "What the runtime itself offers, as Things: for programs, and for what has no page yet." }),
+    ),
+    section("Services", "grid", cards),
   );
-  target.replaceChildren(shown, section("Services", "grid", cards));
 }

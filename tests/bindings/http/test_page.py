@@ -481,6 +481,39 @@ async def test_services_come_into_their_place_when_its_address_was_opened_before
         await page.until("document.querySelectorAll('.place').length > 3")
 
 
+HELD = """(() => {
+  const real = window.fetch;
+  const held = new Promise((done) => (window.release = done));
+  window.fetch = async (...asked) => {
+    const reply = await real(...asked);
+    if (!String(asked[0].url ?? asked[0]).includes("readAudit")) return reply;
+    const text = await reply.text();
+    window.waits = true;
+    await held;
+    return new Response(text, { status: reply.status, headers: reply.headers });
+  };
+})()"""
+
+
+async def test_an_answer_that_comes_late_draws_nothing_over_what_was_chosen_since(
+    tmp_path: Path, chromium: str
+) -> None:
+    async with lamp_house(tmp_path / "home") as lamps, browser(chromium) as page:
+        await page.before_each_page(HELD)
+        await _log_in(page, lamps, "admin1")
+        await page.evaluate("location.hash = '#/audit'")
+        await page.until("window.waits")
+        await page.evaluate("location.hash = '#/services'")
+        await page.until("document.querySelector('.place')")
+
+        await page.evaluate("window.release()")
+        await page.evaluate("new Promise((done) => setTimeout(done, 100))")
+
+        assert await page.evaluate("document.querySelectorAll('.place').length") > 3
+        await page.evaluate("location.hash = '#/audit'")
+        await page.until("document.querySelector('td')")
+
+
 async def test_page_is_small_and_its_files_are_kept_by_the_browser(tmp_path: Path) -> None:
     async with lamp_house(tmp_path / "home") as lamps, lamps.client() as nobody:
         index = (await nobody.get("/")).text
@@ -617,7 +650,7 @@ async def test_text_has_enough_contrast_in_every_view(tmp_path: Path, chromium: 
         for view, ready in (
             (LAMP_HASH, ".property .value bdi"),
             ("#/accounts/lights", "table"),
-            ("#/audit", "td"),
+            ("#/audit", "[role=status] ~ * td"),
             ("#/services", ".place"),
             ("#dtw%3Aauthn%3Aadmin", "button.danger"),
         ):
