@@ -1,16 +1,18 @@
-"""The configuration: `{home}/skep.toml`, every limit in one place with its reason.
+"""The configuration: `{home}/skep.toml` and the environment, every limit in one place with its reason.
 
 Unknown keys are refused with the nearest known one. `Config.load` is the only reader; command line options are laid
 over it by `Config.with_listeners`.
 """
 
-import tomllib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from gateway import config_sources
+from gateway.config_sources import Settings
 from things.errors import ConfigInvalid, Problem
 from things.hosts import checked_names, checked_public_url
 from things.suggestions import did_you_mean
@@ -258,24 +260,19 @@ class Config(Section):
     log: Log = Log()
 
     @staticmethod
-    def load(home: Path) -> "Config":
-        """Read `{home}/skep.toml`, or the defaults where there is none. Raises ConfigInvalid with every problem."""
-        path = home / FILE_NAME
-        try:
-            data = tomllib.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            data = {}
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigInvalid(f"{path.name}: {error}") from error
-        return Config.of(data)
+    def load(home: Path, environment: Mapping[str, str] | None = None) -> "Config":
+        """Read `{home}/skep.toml`, or the defaults where there is none, and what the environment (of this process, if
+        none is given) lays over it. Raises ConfigInvalid with every problem."""
+        return Config.of(settings(home, environment))
 
     @staticmethod
-    def of(data: Mapping[str, Any]) -> "Config":
-        """The configuration that `data` says; raises ConfigInvalid."""
+    def of(said: Settings | Mapping[str, Any]) -> "Config":
+        """The configuration that `said` asks for; raises ConfigInvalid with every problem, and where it is."""
+        settings = said if isinstance(said, Settings) else Settings(dict(said))
         try:
-            return Config.model_validate(dict(data))
+            return Config.model_validate(settings.data)
         except ValidationError as error:
-            problems = [_problem(item) for item in error.errors()]
+            problems = [_problem(item, settings.origins) for item in error.errors()]
             raise ConfigInvalid("; ".join(f"{p.pointer[1:]}: {p.detail}" for p in problems), problems) from error
 
     def changed(self) -> dict[str, Any]:
@@ -307,6 +304,33 @@ class Config(Section):
         )
 
 
+def settings(home: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """What file and environment say, before it is checked as a whole. Raises ConfigInvalid."""
+    return config_sources.read(home / FILE_NAME, os.environ if environment is None else environment, kind_of)
+
+
+def kind_of(path: tuple[str, ...]) -> str | None:
+    """What the key at `path` takes (`config_sources.Kind`)."""
+    section: Any = Config
+    for step in path[:-1]:
+        section = _annotation(section, step)
+    annotation = _annotation(section, path[-1])
+    if annotation is None:
+        return None
+    if get_origin(annotation) is tuple:
+        return "texts" if get_args(annotation)[0] is str else "other"
+    options = get_args(annotation) or (annotation,)
+    return "text" if str in options or any(isinstance(each, str) for each in options) else "other"
+
+
+def _annotation(section: Any, name: str) -> Any:
+    """The type of a key of a section, or of any member of a table by name; None if there is no such key."""
+    if get_origin(section) is dict:
+        return get_args(section)[1]
+    field = section.model_fields.get(name) if isinstance(section, type) and issubclass(section, Section) else None
+    return field.annotation if field is not None else None
+
+
 def parse_listener(text: str) -> tuple[str, int]:
     """HOST:PORT (or [IPv6]:PORT); raises ConfigInvalid."""
     host, colon, port = text.rpartition(":")
@@ -335,11 +359,14 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _problem(item: Any) -> Problem:
+def _problem(item: Any, origins: Mapping[str, str]) -> Problem:
     where = [str(step) for step in item["loc"]]
     detail = item["msg"]
+    origin = origins.get(".".join(where), FILE_NAME)
     if item["type"] == "extra_forbidden":
         known = [key.rpartition(".")[2] for key, _ in keys() if key.rpartition(".")[0] == ".".join(where[:-1])]
         known += [name for name in Config.model_fields if len(where) == 1]
         detail = f"unknown key{did_you_mean(where[-1], known)}"
+    if origin != FILE_NAME:
+        detail = f"{detail} ({origin})"
     return Problem(pointer="/" + "/".join(where), detail=detail, code="config-invalid")
