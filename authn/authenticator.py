@@ -5,6 +5,7 @@ first time; whatever changes an account, a login or a token empties that cache. 
 account, not from the token, so that a change of role needs no new token.
 """
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -16,7 +17,7 @@ from anyio import to_thread
 
 from authn.accounts import Account, AccountStore, Login
 from authn.administration import Administration
-from authn.audit import Audit, Verdict
+from authn.audit import Audit, Class, Verdict
 from authn.challenges import Challenges
 from authn.claim import Claim
 from authn.client_certificates import ClientCertificates
@@ -34,6 +35,7 @@ from things.messages import JSONValue
 
 ACCESS_S = 900.0
 REFRESH_S = 30 * 86_400.0
+AUDIT_CHECKED_EVERY_S = 86_400.0
 MAX_LOGINS = 50
 """Of one account; the oldest ends when another begins."""
 MAX_VERIFIED = 10_000
@@ -120,7 +122,7 @@ class LocalAuthenticator:
         store = AccountStore(home, now=clock(), database_url=database_url, least_revision=least_revision)
         try:
             tokens = Tokens(Keyring(home / "keys"), audience)
-            audit = Audit(home / "audit", clock)
+            audit = Audit(home / "audit", clock, keys=home / "keys")
         except BaseException:
             store.close()
             raise
@@ -293,10 +295,19 @@ class LocalAuthenticator:
         await self.audit.flush()
         return await to_thread.run_sync(self.audit.verify)
 
-    async def audited(self, *, after: int | None = None, limit: int = 100) -> list[dict[str, object]]:
-        """Acts of the audit log, with everything recorded so far: those after a `seq`, or else the latest."""
+    async def watch_audit(self) -> None:
+        """Check the audit log at leisure, at once and then every day, until cancelled."""
+        while True:
+            await to_thread.run_sync(self.audit.check, abandon_on_cancel=True)
+            await asyncio.sleep(AUDIT_CHECKED_EVERY_S)
+
+    async def audited(
+        self, *, after: int | None = None, limit: int = 100, class_: Class | None = None
+    ) -> list[dict[str, object]]:
+        """Acts of the audit log, with everything recorded so far: those after a `seq`, or else the latest; of one class
+        or of all."""
         await self.audit.flush()
-        return await to_thread.run_sync(lambda: self.audit.read(after=after, limit=limit))
+        return await to_thread.run_sync(lambda: self.audit.read(after=after, limit=limit, class_=class_))
 
     async def rotate_keys(self, *, by: str, long_lived: bool = False) -> None:
         """Sign with a fresh key. All logins end; long-lived tokens go on (each is known by its hash) unless

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from authn.accounts import Account, Certificate, DeviceRequest, Login, LongToken
+from authn.audit import Verdict
 from authn.publickeys import fingerprint
 from things.messages import JSONValue
 from things.times import rfc3339
@@ -77,4 +78,18 @@ def device_document(request: DeviceRequest) -> dict[str, JSONValue]:
         "source": request.source,
         "created": rfc3339(request.created),
         "updated": rfc3339(request.updated),
+    }
+
+
+def verdict_document(verdict: Verdict) -> dict[str, JSONValue]:
+    return {
+        "intact": verdict.intact,
+        "acts": verdict.acts,
+        "file": verdict.file,
+        "line": verdict.line,
+        "reason": verdict.reason,
+        "key": verdict.key,
+        "anchors": verdict.anchors,
+        "heads": {str(class_): {"seq": head.seq, "line": head.line} for class_, head in verdict.heads.items()},
+        "notes": list(verdict.notes),
     }

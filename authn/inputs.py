@@ -82,6 +82,7 @@ class Certificate(Client):
 class Acts(Input):
     after: Annotated[int, Field(ge=0)] | None = None
     limit: Annotated[int, Field(ge=1, le=1_000)] = 100
+    class_: Annotated[Literal["administration", "access", "use", "refusals"] | None, Field(alias="class")] = None
 
 
 class Keys(Input):

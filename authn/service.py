@@ -7,9 +7,18 @@ are made, and never in a log.
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from authn.audit import Class
 from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates
-from authn.documents import added, certificate_document, device_document, profile, sessions_document, token_document
+from authn.documents import (
+    added,
+    certificate_document,
+    device_document,
+    profile,
+    sessions_document,
+    token_document,
+    verdict_document,
+)
 from authn.inputs import (
     Acts,
     AddClient,
@@ -277,16 +286,9 @@ class AuthnAdmin(MethodService):
         return None
 
     async def _acts(self, given: Acts, _principal: Principal) -> JSONValue:
-        acts = await self._authenticator.audited(after=given.after, limit=given.limit)
+        class_ = Class(given.class_) if given.class_ else None
+        acts = await self._authenticator.audited(after=given.after, limit=given.limit, class_=class_)
         return {"items": cast("list[JSONValue]", acts)}
 
     async def _verify(self, _given: Nothing, _principal: Principal) -> JSONValue:
-        verdict = await self._authenticator.verified_audit()
-        return {
-            "intact": verdict.intact,
-            "acts": verdict.acts,
-            "file": verdict.file,
-            "line": verdict.line,
-            "reason": verdict.reason,
-            "lastHash": verdict.last_hash,
-        }
+        return verdict_document(await self._authenticator.verified_audit())

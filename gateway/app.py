@@ -142,6 +142,7 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
                 tasks.start_soon(reloading.serve, running, reload, manager)
                 tasks.start_soon(manager.stay_alive)
                 manager.tell(READY, f"STATUS={running.https or running.http or running.mqtts or running.mqtt or ''}")
+                tasks.start_soon(running.stores.authenticator.watch_audit)
                 await stop.wait()
                 tasks.cancel_scope.cancel()
         finally:

@@ -415,8 +415,8 @@ class Assembly:
 
     def _warnings(self) -> Mapping[str, str]:
         found = {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
-        if self._stores.authenticator.audit.failed:
-            found["audit"] = "the audit log cannot be written"
+        if (problem := self._stores.authenticator.audit.problem) is not None:
+            found["audit"] = problem
         if (problem := self._stores.time.problem) is not None:
             found["clock"] = problem
         if (problem := self.descriptors.problem) is not None:

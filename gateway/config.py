@@ -199,6 +199,16 @@ class Security(Section):
     policies: str | None = Field(None, description="folder of policy files; {home}/policies if empty")
 
 
+class AuditLog(Section):
+    """Who is told, outside the data folder, how far the audit log has come."""
+
+    witness: str | None = Field(
+        None, description="a file on another disk or share that gets an anchor of the log; none if empty"
+    )
+    syslog: str | None = Field(None, description="the same for a syslog: /dev/log, or HOST:PORT by UDP; none if empty")
+    anchor_s: float = Field(60.0, ge=1, description="how often, while there is something new")
+
+
 class MessagingNode(Section):
     """The messaging node."""
 
@@ -255,6 +265,7 @@ class Config(Section):
     history: History = History()
     backup: Backup = Backup()
     security: Security = Security()
+    audit: AuditLog = AuditLog()
     messaging_node: MessagingNode = MessagingNode()
     discovery: Discovery = Discovery()
     log: Log = Log()

@@ -27,6 +27,9 @@ Marks = Mapping[str, int]
 """How far a store had come: names of counters that only rise, and numbers of what is in it, for people."""
 
 
+RESTORED = "restore of the backup of "
+
+
 @dataclass(slots=True, kw_only=True)
 class Inventory:
     """One installation's stores. `stores` is by path below the home."""
@@ -39,7 +42,8 @@ class Inventory:
     refused: dict[str, str] = field(default_factory=dict)
     """Stores of which something was found gone that must not be passed over, and what."""
     asked: list[str] = field(default_factory=list)
-    """What somebody asked for since the last start, for the audit log: `reset accounts.db`."""
+    """What somebody asked for since the last start, for the audit log: `reset accounts.db`; or what begins with
+    RESTORED."""
 
     @property
     def stamp(self) -> int:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from authn.audit import Syslog, Witness, WitnessFile
 from authn.authenticator import LocalAuthenticator
 from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
 from gateway.config import Config
 from gateway.home import RUNTIME, close_to_others, gateway_id, held, prepared, refuse_unfinished
-from gateway.inventory import ACCOUNTS, HISTORY, TWIN, Marks
+from gateway.inventory import ACCOUNTS, HISTORY, RESTORED, TWIN, Marks
 from gateway.stocktaking import CONVENIENCES, KEYS, RIGHTS, ROW_IDS, Stocktaking
 from gateway.timekeeping import FILE as CLOCK_FILE
 from gateway.timekeeping import Timekeeping
@@ -97,6 +98,12 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
             ) as twin:
                 note_finished(home)
                 stocktaking.note_gateway(gateway_id(home))
+                authenticator.audit.anchor_to(
+                    _witnesses(config),
+                    gateway=gateway_id(home),
+                    every_s=config.audit.anchor_s,
+                    restored=any(one.startswith(RESTORED) for one in stocktaking.inventory.asked),
+                )
                 stocktaking.after_opening(_marks(home, config, authenticator, twin), twin.history.damaged)
                 twin.ledger.skip(stocktaking.seq_reserve)
                 twin.history.on_drop(lambda file: stocktaking.forget(f"{HISTORY}/{file.path.name}"))
@@ -151,6 +158,16 @@ def _marks(home: Path, config: Config, authenticator: LocalAuthenticator, twin: 
         found[RIGHTS] = {}
     found[KEYS] = {}
     found |= {name: {} for name in CONVENIENCES if (home / name).exists()}
+    return found
+
+
+def _witnesses(config: Config) -> list[Witness]:
+    """Whom the configuration names. Raises ConfigInvalid."""
+    found: list[Witness] = []
+    if config.audit.witness is not None:
+        found.append(WitnessFile(Path(config.audit.witness)))
+    if config.audit.syslog is not None:
+        found.append(Syslog(config.audit.syslog))
     return found
 
 

@@ -14,8 +14,9 @@ _FORMULA = ("=", "+", "-", "@")
 
 def csv_row(reading: Mapping[str, Any], columns: Sequence[str]) -> list[Any]:
     """The cells of one reading, as the history service gives it, in the order of `columns`."""
-    return [encode(reading.get(one)).decode() if one == "value" else _cell(reading.get(one)) for one in columns]
+    return [encode(reading.get(one)).decode() if one == "value" else text_cell(reading.get(one)) for one in columns]
 
 
-def _cell(content: Any) -> Any:
+def text_cell(content: Any) -> Any:
+    """A cell whose text is no formula."""
     return f"'{content}" if isinstance(content, str) and content.startswith(_FORMULA) else content

@@ -21,7 +21,7 @@ from gateway.backup.contents import LAKE, SECRET
 from gateway.backup.manifest import NAME, Entry, Manifest, manifest_of
 from gateway.backup.places import PIECE, SHARED, Source
 from gateway.home import BEGUN, RESTORING, held
-from gateway.inventory import FILE, HISTORY, TWIN, read_inventory, write_inventory
+from gateway.inventory import FILE, HISTORY, RESTORED, TWIN, read_inventory, write_inventory
 from gateway.sqlite_files import is_readable
 from gateway.stocktaking import KEYS, ROW_IDS
 from things.errors import Conflict, StorageDamaged
@@ -208,7 +208,7 @@ def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
     }
     inventory.stores[ROW_IDS] = {"last": last_row}
     without = "" if has_keys else ", without keys"
-    inventory.asked.append(f"restore of the backup of {manifest.begun}{without}")
+    inventory.asked.append(f"{RESTORED}{manifest.begun}{without}")
     write_inventory(draft, inventory)
     for path in (note, history, draft):
         sync(path)

@@ -174,7 +174,7 @@ async def test_the_audit_log_is_verified_by_rpc(admin: AuthnAdmin) -> None:
 
     verdict = await call(admin, "verifyAudit")
 
-    assert (verdict["intact"], verdict["acts"]) == (True, 1)
+    assert (verdict["intact"], verdict["acts"], verdict["reason"]) == (True, 1, None)
 
 
 async def test_the_audit_log_is_read_by_rpc(admin: AuthnAdmin) -> None:
@@ -186,7 +186,11 @@ async def test_the_audit_log_is_read_by_rpc(admin: AuthnAdmin) -> None:
 
     assert [act["target"] for act in latest] == ["pump-3", "pump-4"]
     assert [act["seq"] for act in after] == [2, 3]
-    assert (await call(admin, "readAudit", after=5))["items"] == []
+    assert (await call(admin, "readAudit", after=6))["items"] == []
+    assert await admin.call("readAudit", {"class": "administration", "limit": 2}, LOCAL_ADMIN) == {"items": latest}
+    assert await admin.call("readAudit", {"class": "use"}, LOCAL_ADMIN) == {"items": []}
+    with pytest.raises(Invalid):
+        await admin.call("readAudit", {"class": "nothing"}, LOCAL_ADMIN)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,38 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from skep.cli import main
+from tests.skep.commands import Said, Skep
 from tests.skep.runtimes import process
 
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-
-Skep = Callable[..., Said]
-
 OFF = ("--http", "off", "--https", "off", "--mqtt", "off", "--mqtts", "off")
-
-
-@pytest.fixture
-def skep(capsys: pytest.CaptureFixture[str]) -> Skep:
-    def run(*arguments: str) -> Said:
-        capsys.readouterr()
-        code = main(arguments)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Said(code, said.out, said.err)
-
-    return run
 
 
 def run_apart(*arguments: str) -> Said:
