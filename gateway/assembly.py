@@ -29,6 +29,7 @@ from bindings.messaging_node.websocket import WebSocketEndpoint
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.engines.native import NativeEngine
 from bindings.mqtt.inbox_positions import InboxMarks
+from bindings.mqtt.missed import Depth
 from bindings.websocket.asyncapi import described as web_things_described
 from bindings.websocket.binding import PATH as WEB_THING_PATH
 from bindings.websocket.binding import WebSocketBinding
@@ -211,6 +212,7 @@ class Assembly:
             engine,
             schemes=[scheme for scheme in ("mqtt", "mqtts") if getattr(config.mqtt, scheme)],
             marks=InboxMarks(stores.home / "mqtt-inbox.json"),
+            depth=Depth(seconds=config.mqtt.max_missed_s, max_bytes=config.mqtt.max_missed_bytes),
             places=self.places,
         )
         self._http = HttpBinding(

@@ -87,6 +87,12 @@ class MQTT(Section):
     max_queued_bytes: int = Field(4_194_304, ge=4_096, description="bytes waiting for one slow client")
     max_unacknowledged: int = Field(200, ge=1, description="publishes of one client read ahead of their commit")
     max_session_expiry_s: int = Field(604_800, ge=0, description="how long a persistent session outlives its client")
+    max_missed_s: float = Field(
+        604_800.0,
+        gt=0,
+        description="a client that comes back is given what it missed of this time, while it is hot",
+    )
+    max_missed_bytes: int = Field(67_108_864, ge=4_096, description="and so much of it, the newest")
     proxy_protocol: bool = Field(False, description="expect a PROXY header from a load balancer")
 
 

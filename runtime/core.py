@@ -34,6 +34,7 @@ from runtime.ports import (
     ValueStore,
 )
 from runtime.publications.descriptions import Descriptions
+from runtime.publications.missed import MissedRows
 from runtime.publications.presence import Presence, Seen
 from runtime.publications.sessions import Describe, LiveSessions, Watch
 from runtime.publications.telemetry import Assess, Telemetry
@@ -114,6 +115,7 @@ class Runtime:
             describe=describe,
             start=self.start,
             metrics=self.metrics,
+            rows=MissedRows(storage.history, storage.history.last_row),
             max_per_account=settings.max_sessions_per_account,
             max_subscriptions=settings.max_subscriptions_per_session,
         )

@@ -4,7 +4,7 @@ Plain values shared by the runtime's ports and the twin's stores, so that neithe
 µs UTC; ids of Things are as the directory knows them (twin ids, or own ids of other entries).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -111,11 +111,13 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryQuery:
     """Which rows: empty `things`/`names` mean any, times are created (µs, from inclusive, to exclusive). `after_row`
-    pages by row id; otherwise rows come by (created, row_id) with `after` as the last seen pair."""
+    pages by row id; otherwise rows come by (created, row_id) with `after` as the last seen pair. `takes` is asked, in
+    any thread, about each series: Thing, kind and name."""
 
     things: Sequence[str] = ()
     kind: Kind | None = None
     names: Sequence[str] = ()
+    takes: Callable[[str, str, str], bool] | None = None
     start: int | None = None
     end: int | None = None
     after_row: int | None = None

@@ -7,7 +7,6 @@ message for the sink (`bindings.mqtt.publishes`), every filter a subscription of
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import assert_never
@@ -16,6 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from bindings.mqtt.admission import authenticated, by_token, check_will
+from bindings.mqtt.away import AwaySession
 from bindings.mqtt.clients import BINDING, ClientSession, Encoder
 from bindings.mqtt.engines.seam import (
     Closed,
@@ -25,6 +25,7 @@ from bindings.mqtt.engines.seam import (
     Hello,
     Link,
     Listening,
+    Missed,
     Outcome,
     Publish,
     SubscribeOptions,
@@ -32,6 +33,7 @@ from bindings.mqtt.engines.seam import (
 from bindings.mqtt.forms import forms_of
 from bindings.mqtt.groups import Groups
 from bindings.mqtt.inbox_positions import InboxMarks
+from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedDeliveries
 from bindings.mqtt.publishes import Publishes
 from bindings.mqtt.reasons import filter_reason, reason_code
 from bindings.mqtt.topics import (
@@ -72,9 +74,11 @@ class MqttBinding:
         schemes: Sequence[str] = (),
         places: Places | None = None,
         marks: InboxMarks | None = None,
+        depth: Depth = DEFAULT_DEPTH,
     ) -> None:
         """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
-        nothing); `places` are told where it listens; `marks` outlive a restart if they have a file."""
+        nothing); `places` are told where it listens; `marks` outlive a restart if they have a file; `depth` is how much
+        a kept session may miss."""
         self._engine = engine
         self._schemes = schemes
         self.places = places or Places()
@@ -82,10 +86,13 @@ class MqttBinding:
         self._groups: Groups
         self._encoder = Encoder()
         self._clients: dict[Link, ClientSession] = {}
+        self._away: dict[Link, AwaySession] = {}
         self._marks = marks or InboxMarks()
         self._dropped: Counter[Flow] = Counter()
         """Deliveries given up, by kind."""
         self._publishes: Publishes
+        self._depth = depth
+        self._missed: MissedDeliveries
         self.addresses: Sequence[tuple[str, int]] = ()
         """(host, port) of each listener; set when serving."""
 
@@ -94,6 +101,7 @@ class MqttBinding:
         self._sink = sink
         self._groups = Groups(sink.sessions, sink.new_id)
         self._publishes = Publishes(sink)
+        self._missed = MissedDeliveries(sink, self._depth)
         try:
             await self._served(task_status)
         finally:
@@ -178,6 +186,9 @@ class MqttBinding:
             self._sink.sessions.take_reports(session, self._marks.get((link.principal.account, link.client_id)))
 
     def closed(self, link: Link, reason: Closed) -> None:
+        if (away := self._away.pop(link, None)) is not None:
+            self._sink.sessions.closed(away)
+            return
         session = self._clients.pop(link, None)
         if session is None:
             return
@@ -190,25 +201,17 @@ class MqttBinding:
         principal = self._sink.authenticator.standing(link.principal)
         was = link.principal
         if principal is None or (principal.type, principal.role) != (was.type, was.role):
-            # What waits was let through under other rights.
+            # Whoever has other rights now begins anew.
             return False
-        session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder, self.places)
         # It ends with its account or login, and by the engine's clock: not with the token it last came with.
-        session.principal = replace(principal, expires=None)
-        session.is_away = True
+        session = AwaySession(link, replace(principal, expires=None) if principal.expires else principal)
         try:
             self._sink.sessions.opened(session)
         except SkepError as error:
-            log.info("nothing waits for a client", extra={"account": principal.account, "code": error.code})
+            log.info("a session waits unwatched", extra={"account": principal.account, "code": error.code})
             return True
-        self._clients[link] = session
-        for text, options in filters.items():
-            # QoS 0 promises nothing, groups have other members, and the inbox is in the ledger.
-            if options.qos:
-                with suppress(SkepError):
-                    parsed = parse_filter(text, principal.account)
-                    if isinstance(parsed, ThingsFilter):
-                        session.subscribe_things(text, parsed, replace(options, retain_handling=2))
+        self._sink.sessions.away(session)
+        self._away[link] = session
         return True
 
     def _mark(self, link: Link, session: ClientSession) -> None:
@@ -318,6 +321,15 @@ class MqttBinding:
         shown = next((one for one in found if one is not None), None)
         return None if shown is None else replace(message, payload=shown.payload)
 
+    @property
+    def told_row(self) -> int:
+        return self._sink.sessions.told_row
+
+    async def missed(
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+    ) -> Missed:
+        return await self._missed.after(self._clients.get(link), filters, after, limit, is_first=is_first)
+
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         self._dropped[message.flow] += 1
         session = self._clients.get(link)
@@ -327,9 +339,10 @@ class MqttBinding:
     # ------------------------------------------------------------ figures
 
     def _figures(self) -> Iterator[tuple[str, bytes]]:
-        yield "$SYS/mqtt/clients", encode(sum(not session.is_away for session in self._clients.values()))
+        yield "$SYS/mqtt/clients", encode(len(self._clients))
         yield "$SYS/mqtt/received", encode(self._publishes.count)
         yield "$SYS/mqtt/refused", encode(self._publishes.refused)
+        yield "$SYS/mqtt/gaps", encode(self._missed.gaps)
         yield "$SYS/mqtt/dropped", encode(self._encoder.dropped + self._dropped.total())
         for flow in Flow:
             yield f"$SYS/mqtt/dropped/{flow}", encode(self._dropped[flow])

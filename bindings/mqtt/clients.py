@@ -64,20 +64,28 @@ class Encoder:
 
     def __init__(self) -> None:
         self._of: Publication | None = None
-        self._cache: dict[tuple[int, bool, bool, Sequence[int]], Publish] = {}
+        self._cache: dict[tuple[int, bool, bool, Sequence[int], bool], Publish] = {}
         self._topics: Bounded[tuple[str, Kind, str], str | None] = Bounded(MAX_TOPICS)
         self.dropped = 0
         """Deliveries of publications that no topic can name."""
 
     def encode(
-        self, publication: Publication, qos: int, *, is_5: bool, retain: bool = False, ids: Sequence[int] = ()
+        self,
+        publication: Publication,
+        qos: int,
+        *,
+        is_5: bool,
+        retain: bool = False,
+        ids: Sequence[int] = (),
+        is_owed: bool = False,
     ) -> Publish | None:
         """The delivery of a publication; None, and counted, if no topic can name it. No name is taken any more of which
-        that is true, but an earlier version may have stored one."""
+        that is true, but an earlier version may have stored one. `is_owed`: asked for at QoS 1 or 2, so that a kept
+        session is given it again if it has missed it."""
         if self._of is not publication:
             self._of = publication
             self._cache.clear()
-        key = (qos, is_5, retain, ids)
+        key = (qos, is_5, retain, ids, is_owed)
         delivery = self._cache.get(key)
         if delivery is None:
             topic = self._topic(publication)
@@ -95,6 +103,7 @@ class Encoder:
                 flow=_FLOWS[publication.kind],
                 user_properties=properties,
                 subscription_ids=ids,
+                row_id=publication.row_id if is_owed else 0,
             )
         return delivery
 
@@ -129,7 +138,6 @@ class ClientSession:
         "_system",
         "_things",
         "confirmed",
-        "is_away",
         "link",
         "principal",
         "session_id",
@@ -142,8 +150,6 @@ class ClientSession:
         self.principal: Principal = link.principal
         self.source = link.source
         self.link = link
-        self.is_away = False
-        """The client of a kept session is gone for now, and its link only queues."""
         self.confirmed: int | None = None
         """Sequence number of the last status the client has confirmed."""
         self._sessions = sessions
@@ -255,7 +261,9 @@ class ClientSession:
                 qos = (1 if each.qos else 0) if publication.durable else 0
                 retain = each.retain_as_published and publication.kind in (Kind.PROPERTY, Kind.TD)
                 ids = () if each.subscription_id is None else (each.subscription_id,)
-                delivery = self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids)
+                delivery = self._encoder.encode(
+                    publication, qos, is_5=self._is_5, retain=retain, ids=ids, is_owed=each.qos > 0
+                )
                 if delivery is not None:
                     self.link.push(delivery, self._went)
                 else:
@@ -270,11 +278,16 @@ class ClientSession:
     def deliver(self, publication: Publication, options: Sequence[SubscribeOptions]) -> bool:
         """Deliver once for all the subscriptions given, at the highest QoS; False if the link did not take it, though
         another one might."""
-        qos = min(max(each.qos for each in options), 1 if publication.durable else 0)
+        delivery = self.delivery(publication, options)
+        return delivery is None or self.link.push(delivery, self._went)
+
+    def delivery(self, publication: Publication, options: Sequence[SubscribeOptions]) -> Publish | None:
+        """The one delivery of a publication for all the subscriptions given."""
+        most = max(each.qos for each in options)
         retain = publication.kind in (Kind.PROPERTY, Kind.TD) and any(each.retain_as_published for each in options)
         ids = tuple(each.subscription_id for each in options if each.subscription_id is not None)
-        delivery = self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids)
-        return delivery is None or self.link.push(delivery, self._went)
+        qos = min(most, 1 if publication.durable else 0)
+        return self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids, is_owed=most > 0)
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
         inbox = self._own_inbox()

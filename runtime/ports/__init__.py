@@ -7,6 +7,7 @@ Everything without `async` runs in the event loop and does not block. Times are 
 
 from runtime.ports.clients import (
     BatchResult,
+    Missed,
     Pattern,
     ProtocolBinding,
     Publication,
@@ -50,6 +51,7 @@ __all__ = [
     "Ledger",
     "LedgerQuery",
     "LedgerRow",
+    "Missed",
     "Pattern",
     "ProtocolBinding",
     "Publication",

@@ -39,6 +39,16 @@ class Publication:
     user_properties: Sequence[tuple[str, str]] = ()
 
 
+@record
+class Missed:
+    """A piece of what was published after a row: `last_row` is the row after which to go on, and all up to it that may
+    be seen is here; what is told later than that comes to whoever is subscribed."""
+
+    publications: Sequence[Publication]
+    last_row: int
+    has_more: bool
+
+
 class Pattern(NamedTuple):
     """What a subscription asks for; None stands for any at its level."""
 
@@ -162,6 +172,21 @@ class Sessions(Protocol):
         """The latest property values and TDs that match and may be seen; lazily, in order of thing id, each as it is
         when it is asked for. None stands for a Thing that was looked at: others may run there. TDs name the addresses
         that follow from `place`."""
+        ...
+
+    @property
+    def told_row(self) -> int:
+        """The history row of the last publication that was told, of anything: who subscribes now begins after it."""
+        ...
+
+    async def missed(self, principal: Principal, patterns: Sequence[Pattern], after: int, limit: int) -> Missed:
+        """What history has of these subscriptions after a row, from at most `limit` rows, as far as it may be seen now.
+        Raises StorageDamaged."""
+        ...
+
+    async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:
+        """The row after which to go on so that no more than so many bytes come, and nothing that was received earlier
+        (µs) or is not hot any more; `after` itself if that leaves nothing out. Raises StorageDamaged."""
         ...
 
     def take_requests(self, session: Session, thing_id: str | None = None) -> None:

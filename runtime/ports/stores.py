@@ -72,6 +72,11 @@ class History(Protocol):
 
     async def read(self, query: HistoryQuery) -> Sequence[Row]: ...
 
+    async def horizon(self, query: HistoryQuery, *, max_bytes: int, received: int) -> int:
+        """The row id behind which the newest rows after `query.after_row` lie that were received since then (µs) and
+        take no more than so many bytes; at least that of the last row that is not here any more."""
+        ...
+
     @property
     def last_row(self) -> int:
         """The highest row id that is committed."""

@@ -9,9 +9,11 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from runtime.metrics import Metrics
-from runtime.ports import Authorizer, Directory, Ledger, LedgerRow, Pattern, Publication, Session, ValueStore
+from runtime.ports import Authorizer, Directory, Ledger, LedgerRow, Missed, Pattern, Publication, Session, ValueStore
+from runtime.publications.missed import MissedRows
 from runtime.publications.subscriptions import Subscriptions, Tags
 from things.addresses import Address, Kind, TwinID, is_twin
 from things.bounded import Bounded
@@ -102,6 +104,7 @@ class LiveSessions:
     start: Callable[[Awaitable[None]], None]
     """Runs a coroutine in the runtime's task group."""
     metrics: Metrics
+    rows: MissedRows
     max_per_account: int = 100
     max_subscriptions: int = 1_000
     watch: Watch | None = None
@@ -200,8 +203,9 @@ class LiveSessions:
 
     def publish(self, publication: Publication) -> None:
         """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
-        audience = self._audience((publication.thing_id, publication.kind, publication.name))
+        audience, rows = self._audience((publication.thing_id, publication.kind, publication.name)), self.rows
         if not audience:
+            rows.told_row = publication.row_id or rows.told_row
             return
         is_td = publication.kind is _TD and bool(publication.payload)
         live, delivered = self._live, 0
@@ -221,6 +225,8 @@ class LiveSessions:
             except Exception:
                 log.exception("delivery failed", extra={"session": session.session_id, "binding": session.binding})
         self.metrics.delivered += delivered
+        # Not before: a session that ends meanwhile may not have it yet.
+        rows.told_row = publication.row_id or rows.told_row
 
     @property
     def rights(self) -> int | None:
@@ -316,6 +322,16 @@ class LiveSessions:
         if pattern.agent is not None:
             return self.directory.things_of(pattern.agent)
         return self.directory.ids()
+
+    @property
+    def told_row(self) -> int:
+        return self.rows.told_row
+
+    async def missed(self, principal: Principal, patterns: Sequence[Pattern], after: int, limit: int) -> Missed:
+        return await self.rows.after(patterns, after, limit=limit, may_see=partial(self.may_see, principal))
+
+    async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:
+        return await self.rows.horizon(patterns, after, max_bytes=max_bytes, received=received)
 
     def could_see(self, principal: Principal, pattern: Pattern) -> bool:
         kinds = (pattern.kind,) if pattern.kind is not None else tuple(Kind)

@@ -27,6 +27,7 @@ from bindings.mqtt.engines.seam import (
     Link,
     Listener,
     Listening,
+    Missed,
     Outcome,
     Publish,
     SubscribeOptions,
@@ -283,6 +284,15 @@ class Gateway:
 
     def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
         return True
+
+    @property
+    def told_row(self) -> int:
+        return 0
+
+    async def missed(
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+    ) -> Missed:
+        return Missed(deliveries=(), last_row=after, has_more=False)
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         pass

@@ -18,6 +18,9 @@ from twin.history.recent import Series
 MAX_MERGED_SERIES = 64
 """Series read one by one from the key and merged; more are sorted by the database."""
 
+ROW_BYTES = 256
+"""What a row counts beside its value where bytes are bounded."""
+
 _COLUMNS = "row_id, key, created, received, value, quality, td_version, source_time"
 
 _Stored = tuple[int, int, int, int, bytes, int, int, int | None]
@@ -64,6 +67,35 @@ def latest(query: HistoryQuery, files: Sequence[DayFile]) -> list[Row]:
                 if standing is None or (standing.created, standing.row_id) < (row.created, row.row_id):
                     newest[series[key]] = row
     return list(newest.values())
+
+
+def horizon(query: HistoryQuery, files: Sequence[DayFile], *, max_bytes: int, received: int) -> int:
+    """The row id behind which the query's newest rows lie that were received since then and take no more than so many
+    bytes; `query.after_row` if those after it are within both."""
+    after, left = query.after_row or 0, max_bytes
+    for file in reversed(files):
+        with _opened(file) as (connection, series):
+            keys = _keys(query, series)
+            if not keys:
+                continue
+            # One statement, since each row that is returned would wait for the loop's turn.
+            summed = (
+                "SELECT row_id, received, sum(length(value) + ?) OVER (ORDER BY row_id DESC) AS bytes FROM rows"
+                f" WHERE row_id > ? AND +key IN ({','.join(map(str, keys))})"
+            )
+            found = connection.execute(
+                f"SELECT row_id FROM ({summed}) WHERE bytes > ? OR received < ? LIMIT 1",
+                (ROW_BYTES, after, left, received),
+            ).fetchone()
+            if found is not None:
+                return int(found[0])
+            total = connection.execute(
+                f"SELECT coalesce(sum(length(value) + ?), 0) FROM rows WHERE row_id > ?"
+                f" AND +key IN ({','.join(map(str, keys))})",
+                (ROW_BYTES, after),
+            ).fetchone()
+            left -= int(total[0])
+    return after
 
 
 def find(path: Path, series: Series, created: int, mid: int) -> int | None:
@@ -158,6 +190,7 @@ def _keys(query: HistoryQuery, series: dict[int, Series]) -> list[int]:
         if (not things or thing_id in things)
         and (query.kind is None or kind == query.kind)
         and (not names or name in names)
+        and (query.takes is None or query.takes(thing_id, kind, name))
     ]
 
 

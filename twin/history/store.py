@@ -9,6 +9,7 @@ since somebody may have seen them.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,6 +187,16 @@ class HistoryStore:
         paths = reading.files_for(query, self._writer.files)
         return await anyio.to_thread.run_sync(self._latest, query, paths, limiter=self._limiter)
 
+    async def horizon(self, query: HistoryQuery, *, max_bytes: int, received: int) -> int:
+        """The row id behind which the newest rows after `query.after_row` lie that were received since then (µs) and
+        take no more than so many bytes; at least that of the last row that is not here any more."""
+        await self._settled()
+        after = max(query.after_row or 0, self.first_row - 1)
+        bounded = replace(query, after_row=after)
+        paths = reading.files_for(bounded, self._writer.files)
+        found = partial(self._horizon, bounded, paths, max_bytes=max_bytes, received=received)
+        return await anyio.to_thread.run_sync(found, limiter=self._limiter)
+
     async def trim(self, budget: Budget, *, now: int, sealed: int) -> Excess:
         """Drop whole files until the budget is kept, as far as it may be; `sealed` is the last row the lake has."""
         found = excess(self._writer.files, budget, now=now, sealed=sealed)
@@ -222,6 +233,12 @@ class HistoryStore:
     def _latest(self, query: HistoryQuery, chosen: Sequence[DayFile]) -> Sequence[Row]:
         try:
             return reading.latest(query, chosen)
+        except reading.DamagedFile as error:
+            raise StorageDamaged(f"{error.path} is damaged: {error}") from error
+
+    def _horizon(self, query: HistoryQuery, chosen: Sequence[DayFile], *, max_bytes: int, received: int) -> int:
+        try:
+            return reading.horizon(query, chosen, max_bytes=max_bytes, received=received)
         except reading.DamagedFile as error:
             raise StorageDamaged(f"{error.path} is damaged: {error}") from error
 

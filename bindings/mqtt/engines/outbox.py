@@ -109,6 +109,20 @@ class Outbox:
             del self._properties[message.topic]
         return entry
 
+    @property
+    def first_row(self) -> int:
+        """The lowest row of what waits; 0 if nothing that waits has one."""
+        return next((one.message.row_id for one in self._entries.values() if one.message.row_id), 0)
+
+    def forget_rows(self) -> int:
+        """Forget, uncounted, what can be read again; its lowest row, 0 for none."""
+        first = self.first_row
+        for key in [key for key, one in self._entries.items() if one.message.row_id]:
+            self._forget(key)
+        self._events = deque(key for key in self._events if key in self._entries)
+        self._properties = {topic: key for topic, key in self._properties.items() if key in self._entries}
+        return first
+
     def clear(self) -> None:
         """Give everything up, uncounted: the link is gone."""
         self._entries.clear()

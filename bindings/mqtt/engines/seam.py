@@ -60,6 +60,8 @@ class Publish:
     content_type: str | None = None
     payload_is_text: bool = False
     subscription_ids: Sequence[int] = ()
+    row_id: int = 0
+    """Of a delivery that a kept session can be given again (`Gate.missed`); 0: it comes once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,17 @@ class SubscribeOptions:
     retain_handling: int = 0
     """0: send latest values; 1: only for a new subscription; 2: never."""
     subscription_id: int | None = None
+    since_row: int = 0
+    """What was told up to this row was so before the filter was asked for. Kept by the engine."""
+
+
+@record
+class Missed:
+    """A piece of what a kept session has missed: deliveries by rising row, and the row after which to go on."""
+
+    deliveries: Sequence[Publish]
+    last_row: int
+    has_more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +219,19 @@ class Gate(Protocol):
         None if it may not be delivered any more."""
         ...
 
+    @property
+    def told_row(self) -> int:
+        """The row of the last publication that was told: what is pushed from now on has a higher one."""
+        ...
+
+    async def missed(
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+    ) -> Missed:
+        """What the filters of QoS 1 and 2 of a kept session matched after a row, looked up and judged anew; at most
+        `limit` deliveries. `is_first`: it begins to catch up, within the bounds of time and bytes; whatever lies beyond
+        them is left out and said. What is told later than the last row of the last piece is pushed."""
+        ...
+
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         """A delivery is given up: `queue-full`, `expired`, `too-large` for the client, or `unencodable`."""
         ...
@@ -216,10 +242,10 @@ class Gate(Protocol):
         ...
 
     def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
-        """The client of a kept session is gone for now, and `link` stands in for it: it queues events and values of
-        QoS 1 and 2 that its filters match, and takes nothing else. The gate looks up anew what the account may do.
-        True: it pushes to `link` until `closed`, which comes exactly once, and may `close` it, which ends the session;
-        False: the account has no rights to a session any more, and it ends at once."""
+        """The client of a kept session is gone for now, and `link` stands in for it; nothing is pushed to it, since
+        `missed` has it all when the client is back. The gate looks up anew what the account may do. True: it may
+        `close` the link, which ends the session, until `closed`, which comes exactly once; False: the account has no
+        rights to a session any more, and it ends at once."""
         ...
 
 

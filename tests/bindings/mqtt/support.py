@@ -23,6 +23,7 @@ from authn.authenticator import LocalAuthenticator
 from authz.authorizer import LocalAuthorizer
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.engines.seam import Limits, Listener
+from bindings.mqtt.missed import DEFAULT_DEPTH, Depth
 from gateway.config import Config
 from gateway.core_settings import core_settings
 from runtime.clocks import IDs, SteadyClock, wall_clock
@@ -84,6 +85,7 @@ async def house(
     *,
     limits: Limits | None = None,
     history: Callable[[History], History] = lambda it: it,
+    depth: Depth = DEFAULT_DEPTH,
 ) -> AsyncIterator[House]:
     """Open a home and serve it over MQTT."""
     home.mkdir(exist_ok=True, mode=0o700)  # noqa: ASYNC240 - once, before anything runs
@@ -93,7 +95,7 @@ async def house(
         stack.callback(authenticator.close)
         authorizer = LocalAuthorizer.open(home, account_type=authenticator.type_of, clock=clocks.now)
         twin = await stack.enter_async_context(open_twin(home, clock=clocks.now))
-        binding = MqttBinding(engine_type([Listener(host="127.0.0.1", port=0)], limits or Limits()))
+        binding = MqttBinding(engine_type([Listener(host="127.0.0.1", port=0)], limits or Limits()), depth=depth)
         views = TwinViews(
             twin.directory,
             authorizer,

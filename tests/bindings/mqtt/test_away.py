@@ -1,5 +1,8 @@
 """Clients with a persistent session find, when they come back, what they asked for while they were away."""
 
+import gc
+import sqlite3
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +15,14 @@ from authz.documents import RuleDocument
 from authz.policy.sets import set_document
 from bindings.mqtt.engines.native import NativeEngine, SessionStore
 from bindings.mqtt.engines.seam import Limits, Listener
+from bindings.mqtt.missed import Depth
 from runtime.clocks import wall_clock
 from tests.bindings.mqtt.engines.contract import DEADLINE_S, EngineType
 from tests.bindings.mqtt.support import LAMP, Client, House, house, lamp_house
+from things.addresses import Kind
 from things.identity import AccountType, Principal, Role
 from things.parsing import parsed
+from things.records import Reading
 
 pytestmark = pytest.mark.anyio
 
@@ -35,10 +41,19 @@ async def left(lamp: House, account: str = "viewer1") -> None:
     """Return when the runtime knows that the client is gone, and what it asked for waits."""
 
     def is_left() -> bool:
-        return any(each.is_away for each in lamp.binding._clients.values() if each.principal.account == account)
+        return any(each.principal.account == account for each in lamp.binding._away.values())
 
     with anyio.fail_after(DEADLINE_S):
         while not is_left():  # noqa: ASYNC110 - the client is gone when the server has read so
+            await anyio.sleep(0.005)
+
+
+async def caught_up(lamp: House) -> None:
+    """Return when every client that is back has been given what it has missed."""
+    engine = lamp.binding._engine
+    assert isinstance(engine, NativeEngine)
+    with anyio.fail_after(DEADLINE_S):
+        while any(session.behind for session in engine.sessions):  # noqa: ASYNC110 - nobody is told
             await anyio.sleep(0.005)
 
 
@@ -75,9 +90,9 @@ async def test_events_and_values_wait_for_a_client_that_is_away(lamp_5: House, v
 
     async with watcher(lamp_5, v5=v5) as client:
         assert client.session_present
-        found = await client.settle()
-        assert [each.value for each in found if "/event/" in each.topic] == [81, 82]
-        assert [each.value for each in found if "/property/" in each.topic and not each.retain] == [6]
+        await caught_up(lamp_5)
+        found = [each for each in await client.settle() if not each.retain]
+        assert [each.value for each in found] == [81, 82, 5, 6]
         await overheated(lamp_5, 83)
         assert (await client.receive_on("things/lights/lamp/event/overheated")).value == 83
 
@@ -96,16 +111,69 @@ async def test_nothing_waits_for_clean_sessions_nor_for_filters_of_qos_0(lamp_5:
         assert await other.settle() == []
 
 
-async def test_what_waits_is_bounded_and_the_oldest_events_go_first(engine_5: EngineType, tmp_path: Path) -> None:
-    async with lamp_house(tmp_path / "home", engine_5, limits=Limits(max_queued=3)) as lamp:
+@pytest.mark.parametrize("v5", [False, True])
+async def test_what_was_missed_is_bounded_in_bytes_and_a_gap_is_told(
+    tmp_path: Path, v5: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    depth = Depth(seconds=3_600.0, max_bytes=3 * (256 + 1))
+    async with lamp_house(tmp_path / "home", NativeEngine, depth=depth) as lamp:
+        async with watcher(lamp, v5=v5) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+        await overheated(lamp, *range(10))
+
+        async with watcher(lamp, v5=v5) as client, lamp.client("admin1") as admin:
+            found = [await client.receive() for _ in range(3)]
+            assert [each.value for each in found] == [7, 8, 9]
+            told = [[value for name, value in each.user_properties if name == "gap"] for each in found]
+            assert told == ([["7"], [], []] if v5 else [[]] * 3)
+            await admin.subscribe("$SYS/mqtt/gaps")
+            assert (await admin.receive()).value == 1
+    assert "a session has missed more than it can be given" in caplog.text
+
+
+async def test_what_was_missed_is_bounded_in_time(tmp_path: Path) -> None:
+    async with lamp_house(tmp_path / "home", NativeEngine, depth=Depth(seconds=0.0, max_bytes=1_000_000)) as lamp:
         async with watcher(lamp) as client:
             await client.subscribe(EVENTS)
         await left(lamp)
-
-        await overheated(lamp, *range(10))
+        await overheated(lamp, 81, 82)
 
         async with watcher(lamp) as client:
-            assert [each.value for each in await client.settle()] == [7, 8, 9]
+            await caught_up(lamp)
+            assert await client.settle() == []
+            await overheated(lamp, 83)
+            assert (await client.receive()).value == 83
+
+
+async def test_what_retention_dropped_is_a_gap_and_the_rest_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lamp_house(tmp_path / "home", NativeEngine) as lamp:
+        async with watcher(lamp) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+        await overheated(lamp, 81)
+        tomorrow = wall_clock() + 2 * 86_400_000_000
+        await lamp.twin.history.append(
+            [
+                Reading(
+                    thing_id="dtw:lights:lamp",
+                    kind=Kind.EVENT,
+                    name="overheated",
+                    value=b"82",
+                    created=tomorrow,
+                    received=tomorrow,
+                    sender="lights",
+                )
+            ]
+        )
+        await lamp.twin.history.drop(lamp.twin.history.days[0])
+        await overheated(lamp, 83)
+
+        async with watcher(lamp) as client:
+            assert [(await client.receive()).value for _ in range(2)] == [82, 83]
+    assert "a session has missed more than it can be given" in caplog.text
 
 
 async def test_an_agent_that_is_away_is_not_reachable_and_its_requests_come_from_the_ledger(lamp_5: House) -> None:
@@ -166,7 +234,7 @@ async def test_what_waits_survives_a_restart_and_goes_on_waiting(tmp_path: Path)
 
         async with watcher(lamp) as client:
             assert client.session_present
-            assert [each.value for each in await client.settle()] == [81, 82]
+            assert [(await client.receive()).value for _ in range(2)] == [81, 82]
 
 
 @pytest.mark.parametrize("act", ["disable", "role"])
@@ -233,6 +301,7 @@ async def test_what_waits_is_judged_when_it_is_delivered(lamp_5: House, by: str)
 
     async with watcher(lamp_5) as client, watcher(lamp_5, "manager1") as other:
         assert client.session_present
+        await caught_up(lamp_5)
         assert await client.settle() == []
         assert {each.topic for each in await other.settle()} == {
             "things/lights/lamp/event/overheated",
@@ -293,3 +362,41 @@ async def test_what_waits_is_judged_after_a_restart_too(tmp_path: Path) -> None:
     async with stored_house(home, tokens) as lamp, watcher(lamp) as client:
         assert client.session_present
         assert await client.settle() == []
+
+
+async def test_a_session_without_its_client_takes_no_more_than_a_kibibyte(tmp_path: Path) -> None:
+    count = 1_000
+    async with stored_house(tmp_path / "home", {}) as lamp:
+        lamp.runtime.sessions.max_per_account = count
+        await lamp.account("viewer1", AccountType.CONSUMER, Role.VIEWER)
+        async with watcher(lamp) as client:
+            await client.subscribe(EVENTS)
+        await left(lamp)
+    with sqlite3.connect(tmp_path / "home" / "mqtt-sessions.db") as db:
+        ((account, ends, state),) = db.execute("SELECT account, ends, state FROM sessions")
+        db.executemany(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?)",
+            [
+                (account, f"watcher-{n:04}", ends, state.replace(b"lamp/event", b"lamp%d/event" % n))
+                for n in range(count - 1)
+            ],
+        )
+    db.close()
+
+    def used() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        async with stored_house(tmp_path / "home", {}) as lamp:
+            engine = lamp.binding._engine
+            assert isinstance(engine, NativeEngine)
+            assert len(engine.sessions) == count
+            with_all = used()
+            for session in list(engine.sessions):
+                engine._server.lifetimes.end(session)
+            assert len(lamp.binding._away) == 0
+            assert (with_all - used()) / count <= 1_024
+    finally:
+        tracemalloc.stop()

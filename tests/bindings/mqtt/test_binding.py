@@ -188,6 +188,9 @@ class Full:
     async def read(self, query: HistoryQuery) -> Sequence[Row]:
         return await self._history.read(query)
 
+    async def horizon(self, query: HistoryQuery, *, max_bytes: int, received: int) -> int:
+        return await self._history.horizon(query, max_bytes=max_bytes, received=received)
+
     def append(self, readings: Sequence[Reading]) -> "Future[Sequence[Appended]]":
         if self.is_full:
             refused: Future[Sequence[Appended]] = get_running_loop().create_future()

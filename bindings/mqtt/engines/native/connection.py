@@ -201,17 +201,17 @@ class Connection(asyncio.Protocol):
             return self._on_packet(first >> 4, first & 15, data, start, end)
         return None
 
-    def send_latest(self, steps: int, until: float) -> tuple[int, bool]:
-        """Send latest values (`reading.Handler`)."""
+    def send_more(self, steps: int, until: float) -> tuple[int, bool]:
+        """Send what was missed, and latest values (`reading.Handler`)."""
         try:
-            return self._deliveries.send_latest(steps, until)
+            return self._deliveries.send_more(steps, until)
         except Exception:
-            log.exception("making latest values failed", extra={"client": self.client_id})
+            log.exception("sending what was missed, or latest values, failed", extra={"client": self.client_id})
             self.fail()
             return 0, False
 
     def wants_turn(self) -> None:
-        """There are latest values that could be sent."""
+        """There is something to be made that could be sent."""
         self._reading.wants_turn()
 
     def owed_s(self) -> float:
@@ -347,10 +347,13 @@ class Connection(asyncio.Protocol):
         """Become the link of `session`: CONNACK, its filters again, `Gate.opened`, and then whatever was held."""
         shared, output = self._server.shared, self._output
         self.principal, self.session, self.client_id = principal, session, session.key[1]
-        session.link, session.ends = self, None
+        session.ends = None
         self._will, self._will_delay_s = connect.will, connect.will_delay_s
         output.write(connack)
         self._deliveries = Deliveries(shared, session, self, output, self.terms)
+        if resumed:
+            self._deliveries.resume()
+        session.link = self
         if self._reading.has_ended:
             output.paused = True
         self._reading.allow(shared.limits.max_packet_bytes)

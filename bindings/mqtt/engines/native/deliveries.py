@@ -1,7 +1,8 @@
 """What one connection sends its client: in flight within the window, the rest in the outbox, latest values last.
 
-Order: what an earlier connection left in flight, then what was queued, then the latest values of new subscriptions,
-which are made a few in a turn of the loop as the client keeps up and skip topics that were delivered since.
+Order: what an earlier connection left in flight, then what was queued, then what a kept session has missed
+(`bindings.mqtt.engines.native.behind`), then the latest values of new subscriptions; the last two are made a few in a
+turn of the loop as the client keeps up, and latest values skip topics that were delivered since.
 """
 
 import logging
@@ -15,12 +16,13 @@ from bindings.mqtt.engines.codec.encoding import DUPLICATE, encode_ack, encode_p
 from bindings.mqtt.engines.codec.packets import PUBREC, Kind
 from bindings.mqtt.engines.codec.reasons import Reason, protocol_error
 from bindings.mqtt.engines.latest import Latest
+from bindings.mqtt.engines.native.behind import Behind
 from bindings.mqtt.engines.native.negotiated import Terms
 from bindings.mqtt.engines.native.sessions import InFlight, Session, Step
 from bindings.mqtt.engines.native.shared import Shared
 from bindings.mqtt.engines.native.writing import Writer
 from bindings.mqtt.engines.outbox import Outbox
-from bindings.mqtt.engines.seam import Flow, Link, Publish
+from bindings.mqtt.engines.seam import Closed, Flow, Link, Publish
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class Recipient(Link, Protocol):
     """The link that deliveries are sent to."""
 
     def wants_turn(self) -> None:
-        """Call `send_latest` in one of the next turns of the loop."""
+        """Call `send_more` in one of the next turns of the loop."""
 
 
 class Deliveries:
@@ -62,6 +64,7 @@ class Deliveries:
         self._shared = shared
         self._link = link
         self._session = session
+        session.sending()
         self._writer = writer
         self._level = link.protocol_level
         self._window = terms.window
@@ -73,6 +76,9 @@ class Deliveries:
     def push(self, message: Publish, delivered: Callable[[], None] | None) -> bool:
         """Send one delivery, or queue it as its flow says; False: not taken."""
         session = self._session
+        if session.behind is not None and message.row_id:
+            session.behind.hold(message)
+            return True
         if self._latest is not None and message.flow is Flow.PROPERTY:
             self._latest.delivered(message.topic)
         outbox = session.outbox
@@ -85,13 +91,30 @@ class Deliveries:
             outbox = session.outbox = Outbox(shared.limits.max_queued, shared.limits.max_queued_bytes)
         if not outbox:
             outbox.rights = shared.gate.rights
-        return outbox.offer(message, delivered, shared.now(), self._crowded_out)
+        session.dirty = True
+        taken = outbox.offer(message, delivered, shared.now(), self._crowded_out)
+        if session.behind is not None and message.row_id:
+            outbox.forget_rows()
+            return True
+        return taken
 
     def _crowded_out(self, message: Publish) -> None:
         if self._latest is not None:
             # It may have been a value of which the client has heard nothing else.
             self._latest.repeat_all()
-        self._dropped(message, "queue-full")
+        session = self._session
+        if not message.row_id or not session.is_kept:
+            self._dropped(message, "queue-full")
+        elif session.behind is None:
+            first = 0 if session.outbox is None else session.outbox.forget_rows()
+            session.behind = Behind(min(first or message.row_id, message.row_id) - 1)
+
+    def resume(self) -> None:
+        """Begin with what the session has missed since it was left."""
+        session, told_row = self._session, self._shared.gate.told_row
+        position = session.position(told_row)
+        if position < told_row and any(each.qos for each in session.filters.values()):
+            session.behind = Behind(position)
 
     def _dropped(self, message: Publish, reason: str) -> None:
         self._shared.counts["dropped"] += 1
@@ -114,17 +137,72 @@ class Deliveries:
         if (
             (self._resend is None or self._send_again(self._resend))
             and self._drain_outbox()
-            and self._latest is not None
+            and (self._latest is not None or self._session.behind is not None)
             and not self._writer.paused
         ):
             self._link.wants_turn()
 
-    def send_latest(self, steps: int, until: float) -> tuple[int, bool]:
-        """Make and send latest values: so many steps, until that time (`perf_counter`). Returns how many steps it took
-        and whether there are more to take; where the client has to take something first, `drain` comes again."""
-        latest, done = self._latest, 0
+    def send_more(self, steps: int, until: float) -> tuple[int, bool]:
+        """Make and send what was missed, and latest values: so many steps, until that time (`perf_counter`). Returns
+        how many steps it took and whether there are more to take; where the client has to take something first, or
+        history has to be read, `drain` comes again."""
         if self._writer.paused or self._resend is not None or self._session.outbox:
             return 0, False
+        if (behind := self._session.behind) is not None:
+            return self._send_missed(behind, steps, until)
+        return self._send_latest(steps, until)
+
+    def _send_missed(self, behind: Behind, steps: int, until: float) -> tuple[int, bool]:
+        shared, session, done = self._shared, self._session, 0
+        if behind.is_reading:
+            return 0, False
+        while done < steps and perf_counter() < until:
+            message = behind.next
+            if message is None:
+                held = behind.end_piece()
+                if held is None:
+                    behind.begin()
+                    shared.start(self._read(behind))
+                    return done, False
+                session.behind = None
+                for each in held:
+                    self.push(each, None)
+                return done + 1, self._latest is not None
+            if self._writer.paused or (message.qos and not self._has_room(message)):
+                return done, False
+            done += 1
+            behind.taken()
+            if behind.rights is None or behind.rights != shared.gate.rights:
+                shown = shared.gate.reviewed(self._link, message)
+                if shown is None:
+                    shared.counts["no-longer-permitted"] += 1
+                    continue
+                message = shown
+            if self._latest is not None and message.flow is Flow.PROPERTY:
+                self._latest.delivered(message.topic)
+            self._send(message, None, message.expiry_s)
+        return done, True
+
+    async def _read(self, behind: Behind) -> None:
+        """Get the next piece of what was missed; the link may have gone when it comes."""
+        gate, session, rights = self._shared.gate, self._session, self._shared.gate.rights
+        try:
+            piece = await gate.missed(
+                self._link, session.filters, behind.position, behind.limit, is_first=behind.is_first
+            )
+        except Exception:
+            # What cannot be read now may be later: the session keeps its place, and its client comes back.
+            log.exception("what a session has missed cannot be read", extra={"client": self._link.client_id})
+            if session.behind is behind:
+                self._link.close(Closed.LOST)
+            return
+        if session.behind is behind:
+            behind.came(piece, rights)
+            session.dirty = True
+            self.drain()
+
+    def _send_latest(self, steps: int, until: float) -> tuple[int, bool]:
+        latest, done = self._latest, 0
         while latest is not None and done < steps and perf_counter() < until:
             done += 1
             has_waited = latest.is_held
@@ -163,7 +241,7 @@ class Deliveries:
             raise protocol_error(f"{Kind(kind).name} for a delivery that waits for {entry.step.name}")
         if delivered is not None and code < 0x80:
             delivered()
-        if session.outbox or self._latest is not None or self._resend is not None:
+        if session.outbox or self._latest is not None or self._resend is not None or session.behind is not None:
             self.drain()
 
     def _has_room(self, message: Publish) -> bool:

@@ -1,4 +1,4 @@
-"""How links and sessions end: wills, what waits for a client that is away, and the end of a kept session.
+"""How links and sessions end: wills, clients that are away, and the end of a kept session.
 
 A link that ends hands its will to the gate and tells it so, in this order; whether a will is carried out is judged when
 it fires, not when it was left. Its session ends with it or is kept: then a parked link stands in for the client, until
@@ -21,12 +21,14 @@ class Lifetimes:
     def __init__(self, shared: Shared, sessions: Sessions) -> None:
         self._shared = shared
         self._sessions = sessions
+        self._end = self.end
+        """Made once for all that are parked."""
 
     def ended(self, session: Session, link: Link, reason: Closed, will: Publish | None, will_delay_s: int) -> None:
         """The link of a session ended: its will, then `Gate.closed`; the session ends too, or waits."""
         now = self._shared.now()
+        session.part(self._shared.gate.told_row)
         session.link = None
-        session.part()
         if will is not None:
             if will_delay_s and session.is_kept:
                 departed = DepartedLink(
@@ -52,9 +54,11 @@ class Lifetimes:
 
     def restore(self, restored: Sequence[Session]) -> None:
         """Take up the sessions of before a restart."""
-        now = self._shared.now()
+        now, told_row = self._shared.now(), self._shared.gate.told_row
         for session in restored:
             self._sessions.add(session)
+            # Files of earlier versions know no cursor, and a history that was lost has rows no more that they know.
+            session.cursor = min(session.position(told_row), told_row)
             if session.ends is not None:
                 self._sessions.watch(session, session.ends)
             if session.will is not None:
@@ -83,7 +87,7 @@ class Lifetimes:
             store.forget(session.key)
 
     def unpark(self, session: Session, reason: Closed) -> None:
-        """Nothing waits for the client any more: it is back, or will not come back."""
+        """The client is not away any more: it is back, or will not come back."""
         parked, session.parked = session.parked, None
         if parked is not None and parked.is_known:
             self._closed(parked, reason)
@@ -92,24 +96,20 @@ class Lifetimes:
         return ParkedLink(
             session=session,
             principal=last.principal,
-            client_id=last.client_id,
             source=last.source,
             protocol_level=last.protocol_level,
-            limits=self._shared.limits,
-            now=self._shared.now,
-            ended=self.end,
-            gave_up=self._shared.gate.dropped,
+            ended=self._end,
         )
 
     def _park(self, session: Session) -> None:
-        """Let what the session asked for wait in it; it ends if its account is gone."""
+        """Let the session stand without its client; it ends if its account is gone."""
         parked = session.parked
         if parked is None or not session.filters:
             return
         try:
             parked.is_known = self._shared.gate.away(parked, session.filters)
         except Exception:
-            log.exception("what a client asked for does not wait for it", extra={"client": parked.client_id})
+            log.exception("a session without its client was not taken", extra={"client": parked.client_id})
             return
         if not parked.is_known:
             self.end(session)

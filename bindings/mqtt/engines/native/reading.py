@@ -48,9 +48,9 @@ class Handler(Protocol):
         """Handle a packet whose first byte is `first` and whose body is `data[start:end]`; what is left of it to be
         done in steps, if anything is. Raises BadPacket."""
 
-    def send_latest(self, steps: int, until: float) -> tuple[int, bool]:
-        """Send latest values: so many steps, until that time (`perf_counter`). How many were taken, and whether there
-        are more to take."""
+    def send_more(self, steps: int, until: float) -> tuple[int, bool]:
+        """Send what was missed and latest values: so many steps, until that time (`perf_counter`). How many were taken,
+        and whether there are more to take."""
 
     def owed_s(self) -> float:
         """Seconds for which nothing more is to be read."""
@@ -156,13 +156,13 @@ class Reading:
             self._shared.turns.add(self, is_new=is_new)
 
     def work(self) -> None:
-        """Do a slice of what is left to do: packets first, then latest values."""
+        """Do a slice of what is left to do: packets first, then what was missed and latest values."""
         self._is_waiting_for_turn = False
         if self.held & TURN:
             self.release(TURN)
         if self._handler.is_open and not self.held & (PACED | STOPPING):
             began = perf_counter()
-            steps, has_more = self._handler.send_latest(SLICE_STEPS, began + SLICE_S)
+            steps, has_more = self._handler.send_more(SLICE_STEPS, began + SLICE_S)
             if steps:
                 self._shared.turns.spend(steps, perf_counter() - began)
                 if has_more and not self._pace():

@@ -4,6 +4,8 @@ Times are those of the store's clock there (µs UTC), since the engine's begins 
 """
 
 import base64
+from functools import lru_cache
+from sys import intern
 from typing import Any
 
 from bindings.mqtt.engines.native.sessions import DepartedLink, InFlight, Key, Session, Step, Will
@@ -12,7 +14,7 @@ from bindings.mqtt.engines.seam import Flow, Limits, Link, Publish, SubscribeOpt
 from things.identity import AccountType, Principal
 
 
-def state_of(session: Session, now: float, now_us: int) -> dict[str, Any]:
+def state_of(session: Session, now: float, now_us: int, told_row: int) -> dict[str, Any]:
     """All of a session but its key, its end and the QoS 2 ids it has received. `now` is the engine's clock, `now_us`
     the store's."""
     flight = [
@@ -20,13 +22,25 @@ def state_of(session: Session, now: float, now_us: int) -> dict[str, Any]:
         for packet_id, entry in session.in_flight.items()
         if entry.message is None or entry.message.flow is not Flow.LEDGER
     ]
-    waiting = [each for each in session.outbox or () if each.message.flow is not Flow.LEDGER]
+    waiting = [
+        each for each in session.outbox or () if each.message.flow is not Flow.LEDGER and not each.message.row_id
+    ]
     will, link = session.will, session.link or session.parked
     return {
         "client": None if link is None else _client(link),
         "expirySeconds": session.expiry_s,
+        "cursor": session.position(told_row),
+        "isCaughtUp": session.is_caught_up,
         "filters": [
-            [text, each.qos, each.no_local, each.retain_as_published, each.retain_handling, each.subscription_id]
+            [
+                text,
+                each.qos,
+                each.no_local,
+                each.retain_as_published,
+                each.retain_handling,
+                each.subscription_id,
+                each.since_row,
+            ]
             for text, each in session.filters.items()
         ],
         "inFlight": flight,
@@ -57,35 +71,65 @@ def _client(link: Link) -> dict[str, Any]:
     }
 
 
+_same = lru_cache(maxsize=1_024)(int)
+"""One number for all sessions that have the same."""
+
+
 def _departed(key: Key, client: dict[str, Any]) -> DepartedLink:
+    # Of files of earlier versions nobody knows id and credential; only what a stored login or token vouches for stands.
+    names = ("account", "type", "role", "token", "login", "accountID", "credential")
+    source = client["source"]
     return DepartedLink(
-        principal=Principal(
-            account=client["account"],
-            type=AccountType(client["type"]),
-            role=client["role"],
-            token_id=client.get("token"),
-            login_id=client.get("login"),
-            # Of files of earlier versions nobody knows; only what a stored login or token vouches for stands then.
-            account_id=client.get("accountID"),
-            credential=client.get("credential"),
-        ),
+        principal=_principal(*(client.get(name) for name in names)),
         client_id=key[1],
-        source=client["source"],
+        source=None if source is None else intern(source),
         protocol_level=client["level"],
     )
 
 
-def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float, now_us: int) -> Session:
-    """The session that `state_of` described, without a connection."""
-    session = Session(key, state["expirySeconds"])
-    for text, qos, no_local, as_published, handling, subscription_id in state["filters"]:
+@lru_cache(maxsize=1_024)
+def _principal(
+    account: str,
+    type_: str,
+    role: str,
+    token_id: str | None,
+    login_id: str | None,
+    account_id: str | None,
+    credential: str | None,
+) -> Principal:
+    """One for all sessions that have the same."""
+    return Principal(
+        account=intern(account),
+        type=AccountType(type_),
+        role=intern(role),
+        token_id=token_id,
+        login_id=login_id,
+        account_id=account_id,
+        credential=credential,
+    )
+
+
+def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float, now_us: int, told_row: int) -> Session:
+    """The session that `state_of` described, without a connection. `told_row`: up to there those that had caught up
+    went on to be given all."""
+    session = Session(key, _same(state["expirySeconds"]))
+    # Files of earlier versions say nothing about rows.
+    session.cursor = state.get("cursor")
+    if session.cursor is not None and state["isCaughtUp"]:
+        session.cursor = max(session.cursor, told_row)
+        # Nothing is given to it any more: that has to be on disk before what others are told is.
+        session.dirty = True
+    for text, qos, no_local, as_published, handling, subscription_id, *since_row in state["filters"]:
         session.filters[text] = SubscribeOptions(
             qos=qos,
             no_local=no_local,
             retain_as_published=as_published,
             retain_handling=handling,
             subscription_id=subscription_id,
+            since_row=since_row[0] if since_row else 0,
         )
+    if state["inFlight"]:
+        session.sending()
     for packet_id, step, size, message in state["inFlight"]:
         session.in_flight[packet_id] = InFlight(None if message is None else _publish(message), Step(step), size)
         session.in_flight_bytes += size

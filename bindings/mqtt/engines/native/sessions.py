@@ -1,8 +1,9 @@
 """MQTT sessions: what outlives a connection, keyed by account and client id.
 
 A session belongs to an account, so two accounts may use one client id at once and nobody can reach another's session.
-It keeps filters, the ids of QoS 2 publishes being received, deliveries in flight, and events and properties that were
-waiting when the client left. It never keeps a request or a status: the ledger has those and delivers them again.
+It keeps filters, the ids of QoS 2 publishes being received, deliveries in flight, and a cursor: the row of history up
+to which its client has been given what its filters match. So nothing is queued for a client that is away. It never
+keeps a request or a status: the ledger has those and delivers them again.
 """
 
 import asyncio
@@ -10,10 +11,10 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import count
 
+from bindings.mqtt.engines.native.behind import Behind
 from bindings.mqtt.engines.outbox import Outbox
-from bindings.mqtt.engines.seam import Closed, Flow, Limits, Link, Outcome, Publish, SubscribeOptions
+from bindings.mqtt.engines.seam import Closed, Flow, Link, Outcome, Publish, SubscribeOptions
 from things.identity import Principal
 
 Key = tuple[str, str]
@@ -40,6 +41,10 @@ class InFlight:
     delivered: Callable[[], None] | None = None
 
 
+NOTHING: dict[int, InFlight] = {}
+"""In flight to clients that are away with nothing unfinished, which thousands may be; never written to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DepartedLink:
     """Stands in for a link that is gone while its delayed will is routed; nothing reaches it."""
@@ -60,35 +65,28 @@ class DepartedLink:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ParkedLink:
-    """Stands in for the client of a kept session while it is away: what its filters match waits in the session."""
+    """Stands in for the client of a kept session while it is away: what its filters match is read when it is back."""
 
     session: "Session"
     principal: Principal
-    client_id: str
     source: str | None
     protocol_level: int
-    limits: Limits
-    now: Callable[[], float]
     ended: Callable[["Session"], None]
     """Called when the gate closes it."""
-    gave_up: Callable[[Link, Publish, str], None]
-    """Called with each delivery that is given up, and why (`Gate.dropped`)."""
-    local: None = None
     is_known: bool = False
-    """The gate pushes to it."""
+    """The gate may close it."""
+
+    @property
+    def client_id(self) -> str:
+        return self.session.key[1]
+
+    @property
+    def local(self) -> None:
+        """It has no connection."""
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
-        """Queue an event or a value of QoS 1 or 2. Not QoS 0, which promises nothing, nor what the ledger has."""
-        if not message.qos or message.flow is Flow.LEDGER:
-            return False
-        session = self.session
-        if session.outbox is None:
-            session.outbox = Outbox(self.limits.max_queued, self.limits.max_queued_bytes)
-        session.dirty = True
-        return session.outbox.offer(message, None, self.now(), self._crowded_out)
-
-    def _crowded_out(self, message: Publish) -> None:
-        self.gave_up(self, message, "queue-full")
+        """Nothing is taken."""
+        return False
 
     def close(self, reason: Closed) -> None:
         """End the session, if the account may have no such one any more."""
@@ -111,6 +109,8 @@ class Session:
 
     __slots__ = (
         "_next_id",
+        "behind",
+        "cursor",
         "dirty",
         "ends",
         "expiry_s",
@@ -137,9 +137,13 @@ class Session:
         self.incoming: dict[int, asyncio.Future[Outcome] | None] | None = None
         """QoS 2 publishes from their arrival to PUBREL: the commit that runs, None once it is done. Made for a client
         that publishes; most only listen."""
-        self.in_flight: dict[int, InFlight] = {}
+        self.in_flight: dict[int, InFlight] = NOTHING
         self.in_flight_bytes = 0
         self.outbox: Outbox | None = None
+        self.cursor: int | None = None
+        """The row up to which its client was given all, while it has no connection; None: nobody wrote it down."""
+        self.behind: Behind | None = None
+        """Where it stands in history while it has a connection and is behind what is published."""
         self.parked: ParkedLink | None = None
         """Who it speaks to, while it has no connection."""
         self.last: DepartedLink | None = None
@@ -168,6 +172,11 @@ class Session:
         self._next_id = packet_id % MAX_PACKET_ID + 1
         return packet_id
 
+    def sending(self) -> None:
+        """Deliveries may be put in flight from now on."""
+        if self.in_flight is NOTHING:
+            self.in_flight = {}
+
     def finish(self, packet_id: int) -> InFlight | None:
         """Take a delivery out of flight."""
         entry = self.in_flight.pop(packet_id, None)
@@ -175,17 +184,33 @@ class Session:
             self.in_flight_bytes -= entry.size
         return entry
 
-    def part(self) -> None:
-        """Forget what may not outlive a connection: callbacks, and whatever the ledger delivers again."""
+    @property
+    def is_caught_up(self) -> bool:
+        """Its client was given, or has in flight, all that was told."""
+        return self.link is not None and self.behind is None and not (self.outbox and self.outbox.first_row)
+
+    def position(self, told_row: int) -> int:
+        """The row up to which its client was given all, or has it in flight."""
+        if self.link is None:
+            return told_row if self.cursor is None else self.cursor
+        position = told_row if self.behind is None else self.behind.position
+        waiting = self.outbox.first_row if self.outbox else 0
+        return min(position, waiting - 1) if waiting else position
+
+    def part(self, told_row: int) -> None:
+        """Forget what may not outlive a connection, but for the place in history: callbacks, what can be read again,
+        and whatever the ledger delivers again."""
+        self.cursor, self.behind = self.position(told_row), None
         for packet_id, entry in list(self.in_flight.items()):
             entry.delivered = None
             if entry.message is not None and entry.message.flow is Flow.LEDGER:
                 self.finish(packet_id)
+        self.in_flight = self.in_flight or NOTHING
         old, self.outbox = self.outbox, None
         if old is not None and self.is_kept:
             kept = Outbox(old.max_queued, old.max_bytes)
             for waiting in old:
-                if waiting.message.flow is not Flow.LEDGER:
+                if waiting.message.flow is not Flow.LEDGER and not waiting.message.row_id:
                     kept.offer(waiting.message, None, waiting.queued_at)
             kept.dropped, kept.coalesced = old.dropped, old.coalesced
             if len(kept):
@@ -198,8 +223,7 @@ class Sessions:
     def __init__(self) -> None:
         self._sessions: dict[Key, Session] = {}
         self._by_account: dict[str, int] = {}
-        self._due: list[tuple[float, int, Key]] = []
-        self._serial = count()
+        self._due: list[tuple[float, Key]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -238,13 +262,13 @@ class Sessions:
 
     def watch(self, session: Session, at: float) -> None:
         """Let `due` name the session at `at`."""
-        heapq.heappush(self._due, (at, next(self._serial), session.key))
+        heapq.heappush(self._due, (at, session.key))
 
     def due(self, now: float) -> list[Session]:
         """Sessions without a connection whose end or will may have come."""
         found = []
         while self._due and self._due[0][0] <= now:
-            session = self._sessions.get(heapq.heappop(self._due)[2])
+            session = self._sessions.get(heapq.heappop(self._due)[1])
             if session is not None and session.link is None:
                 found.append(session)
         return found

@@ -1,9 +1,10 @@
 """Sessions on disk: what a restart of the runtime must not lose of a persistent session.
 
-One SQLite file of the engine's own, written by one thread. Sessions are written behind, each whole; only the id of a
-received QoS 2 publish is on disk before its PUBREC, since without it a publish sent again would be routed twice.
-After a crash a session is one save older than it was (half a second; of a client that is away, some seconds):
-deliveries of that time are repeated or, for events, lost; the history has them.
+One SQLite file of the engine's own, written by one thread. Sessions are written behind, each whole. Only two things are
+on disk before they are acknowledged: the id of a received QoS 2 publish, since without it a publish sent again would be
+routed twice, and the filters of a kept session, since what they match from then on is owed to it.
+After a crash a session is one save older than it was, half a second: deliveries of that time are repeated, since its
+cursor is as old as what it had in flight.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from sys import intern
 from types import TracebackType
 from typing import Self
 
@@ -26,9 +28,9 @@ from things.errors import StorageDamaged
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
-SAVE_PARKED_EVERY_S = 5.0
-"""How often sessions are written whose client is away: each is written whole, with all that waits."""
+SCHEMA_VERSION = 2
+TOLD_ROWS = 1_000
+"""So far behind may be what is written of sessions that have caught up and to which nothing was sent."""
 SAVE_S = 0.02
 """How long one round of saving may keep the loop; the rest has its turn in the next."""
 _SCHEMA = """
@@ -41,6 +43,11 @@ CREATE TABLE received (
     PRIMARY KEY (account, client_id, packet_id)
 ) WITHOUT ROWID;
 PRAGMA user_version = 1;
+"""
+_TO_2 = """
+CREATE TABLE told (row_id INTEGER NOT NULL);
+INSERT INTO told VALUES (0);
+PRAGMA user_version = 2;
 """
 
 _MARK = "INSERT OR IGNORE INTO received VALUES (?, ?, ?)"
@@ -59,6 +66,10 @@ class SessionStore:
         self._forgotten: set[Key] = set()
         self._changes: dict[Key, tuple[int, bytes]] = {}
         self._marks: list[tuple[bool, Key, int]] = []
+        self._told = 0
+        """The row up to which sessions that had caught up, and were not written since, have been given all."""
+        self._written = 0
+        """As `_told` is on disk."""
         self._committed: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._db: sqlite3.Connection
@@ -80,11 +91,14 @@ class SessionStore:
     async def load(self) -> list[Session]:
         """Every session that has not ended, without a connection."""
         loop, now_us = asyncio.get_running_loop(), self._clock()
-        rows, received = await loop.run_in_executor(self._thread, self._read)
+        rows, received, self._told = await loop.run_in_executor(self._thread, self._read)
+        self._written = self._told
         sessions = []
         for account, client_id, ends, state in rows:
             try:
-                session = read_session((account, client_id), from_json(state), self._limits, loop.time(), now_us)
+                session = read_session(
+                    (intern(account), client_id), from_json(state), self._limits, loop.time(), now_us, self._told
+                )
             except (ValueError, TypeError, LookupError) as error:
                 # Its client begins a new one, as after its end.
                 log.error("a kept session cannot be read", extra={"account": account, "reason": repr(error)})
@@ -98,12 +112,12 @@ class SessionStore:
                 each.incoming = {**(each.incoming or {}), packet_id: None}
         return sessions
 
-    def put(self, session: Session) -> None:
-        """Write the session behind, as it is now."""
+    def put(self, session: Session, told_row: int) -> None:
+        """Write the session behind, as it is now; `told_row` is the last one that was told."""
         loop_now, now_us = asyncio.get_running_loop().time(), self._clock()
         left_s = session.expiry_s if session.ends is None else session.ends - loop_now
         ends = now_us + int(left_s * 1e6)
-        self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us)))
+        self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us, told_row)))
         self._write_soon()
 
     def forget(self, key: Key) -> None:
@@ -116,41 +130,48 @@ class SessionStore:
     async def mark(self, key: Key, packet_id: int, *, received: bool) -> None:
         """Return when the id of a QoS 2 publish is on disk as received, or as released; many share one commit."""
         self._marks.append((received, key, packet_id))
+        await self._commit()
+
+    async def keep(self, session: Session, told_row: int) -> None:
+        """Return when the session is on disk as it is now; many share one commit."""
+        self._save(session, told_row)
+        await self._commit()
+
+    async def _commit(self) -> None:
         if self._committed is None:
             self._committed = asyncio.get_running_loop().create_future()
         committed = self._committed
         self._write_soon()
         await asyncio.shield(committed)
 
-    def save(self, sessions: Iterable[Session]) -> None:
-        """Write behind what has changed, the longest unsaved first, for as long as one turn of the loop may take."""
+    def save(self, sessions: Iterable[Session], told_row: int) -> None:
+        """Write behind what has changed, the longest unsaved first, for as long as one turn of the loop may take.
+        `told_row` is the last one that was told."""
         until = asyncio.get_running_loop().time() + SAVE_S
-        changed = [
-            each
-            for each in sessions
-            if each.dirty
-            and (each.is_kept or each.is_stored)
-            and (each.parked is None or until - each.saved >= SAVE_PARKED_EVERY_S)
-        ]
+        changed = [each for each in sessions if each.dirty and (each.is_kept or each.is_stored)]
         changed.sort(key=lambda each: each.saved)
-        for session in changed:
-            if self._save(session) > until:
+        for done, session in enumerate(changed, start=1):
+            if self._save(session, told_row) > until and done < len(changed):
                 break
+        else:
+            if told_row - self._told >= TOLD_ROWS:
+                self._told = told_row
+                self._write_soon()
         if self._forgotten or self._changes:
             self._write_soon()
 
-    def save_all(self, sessions: Iterable[Session]) -> None:
+    def save_all(self, sessions: Iterable[Session], told_row: int) -> None:
         """Write every session behind, and whatever could not be written before."""
         for session in sessions:
-            self._save(session)
+            self._save(session, told_row)
         self._write_soon()
 
-    def _save(self, session: Session) -> float:
+    def _save(self, session: Session, told_row: int) -> float:
         """Put or forget one session; when that was done (engine clock)."""
         session.dirty, now = False, asyncio.get_running_loop().time()
         if session.is_kept:
             session.is_stored, session.saved = True, now
-            self.put(session)
+            self.put(session, told_row)
         elif session.is_stored:
             session.is_stored = False
             self.forget(session.key)
@@ -162,12 +183,12 @@ class SessionStore:
 
     async def _write_behind(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._forgotten or self._changes or self._marks:
-            work = (self._forgotten, self._changes, self._marks)
+        while self._forgotten or self._changes or self._marks or self._told > self._written:
+            work, told = (self._forgotten, self._changes, self._marks), self._told
             self._forgotten, self._changes, self._marks = set(), {}, []
             committed, self._committed = self._committed, None
             try:
-                await loop.run_in_executor(self._thread, self._write, *work)
+                await loop.run_in_executor(self._thread, self._write, *work, told)
             except sqlite3.Error as error:
                 log.exception("sessions could not be saved")
                 # Publishes whose id is not on disk go unacknowledged; the rest is written with the next save.
@@ -178,6 +199,7 @@ class SessionStore:
                 if not self._marks:
                     return
             else:
+                self._written = told
                 if committed is not None:
                     committed.set_result(None)
 
@@ -193,22 +215,25 @@ class SessionStore:
             self._db.execute("PRAGMA synchronous = FULL")
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
-                self._db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                self._db.executescript(f"BEGIN; {_SCHEMA} {_TO_2} COMMIT;")
+            elif version == 1:
+                self._db.executescript(f"BEGIN; {_TO_2} COMMIT;")
             elif version != SCHEMA_VERSION:
                 raise StorageDamaged(f"{self._path} has schema {version}, this runtime knows {SCHEMA_VERSION}")
         except sqlite3.DatabaseError as error:
             raise StorageDamaged(f"{self._path} is no file of sessions: {error}") from error
 
-    def _read(self) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]]]:
+    def _read(self) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]], int]:
         self._db.execute("DELETE FROM sessions WHERE ends <= ?", (self._clock(),))
         self._db.execute(
             "DELETE FROM received WHERE (account, client_id) NOT IN (SELECT account, client_id FROM sessions)"
         )
         rows = self._db.execute("SELECT account, client_id, ends, state FROM sessions").fetchall()
-        return rows, self._db.execute("SELECT account, client_id, packet_id FROM received").fetchall()
+        received = self._db.execute("SELECT account, client_id, packet_id FROM received").fetchall()
+        return rows, received, self._db.execute("SELECT row_id FROM told").fetchone()[0]
 
     def _write(
-        self, forgotten: set[Key], changes: dict[Key, tuple[int, bytes]], marks: list[tuple[bool, Key, int]]
+        self, forgotten: set[Key], changes: dict[Key, tuple[int, bytes]], marks: list[tuple[bool, Key, int]], told: int
     ) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -220,6 +245,7 @@ class SessionStore:
             )
             for received, key, packet_id in marks:
                 self._db.execute(_MARK if received else _UNMARK, (*key, packet_id))
+            self._db.execute("UPDATE told SET row_id = ? WHERE row_id <> ?", (told, told))
             self._db.execute("COMMIT")
         except BaseException:
             self._db.execute("ROLLBACK")

@@ -3,7 +3,10 @@
 Packets with many filters are handled in steps, one for each filter, since each costs about as much as a publish.
 """
 
-from collections.abc import Iterator
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from bindings.mqtt.engines.codec.encoding import encode_suback, encode_unsuback
@@ -12,8 +15,11 @@ from bindings.mqtt.engines.codec.reasons import Reason
 from bindings.mqtt.engines.native.deliveries import Deliveries
 from bindings.mqtt.engines.native.sessions import Session
 from bindings.mqtt.engines.native.shared import Shared
+from bindings.mqtt.engines.native.store import SessionStore
 from bindings.mqtt.engines.native.writing import Writer
 from bindings.mqtt.engines.seam import Gate, Grant, Limits, Link
+
+log = logging.getLogger(__name__)
 
 
 class Subscriber(Link, Protocol):
@@ -42,16 +48,37 @@ def subscribe(
         elif isinstance(grant := gate.subscribe(link, topic_filter, options), int):
             codes.append(grant)
         else:
-            session.filters[topic_filter] = options
+            standing = session.filters.get(topic_filter)
+            # [MQTT-3.8.4-3] what it has missed so far is still owed to a filter that is asked for again.
+            since_row = standing.since_row if standing is not None and standing.qos else gate.told_row
+            session.filters[topic_filter] = replace(options, since_row=since_row)
             session.dirty = True
             codes.append(grant.qos)
             grants[topic_filter] = grant
         if len(codes) < len(packet.filters):
             yield
-    writer.write(encode_suback(packet.packet_id, link.protocol_level, codes))
-    for topic_filter, grant in grants.items():
-        deliveries.add_latest(topic_filter, grant.latest)
-    deliveries.drain()
+
+    def answer() -> None:
+        writer.write(encode_suback(packet.packet_id, link.protocol_level, codes))
+        for topic_filter, grant in grants.items():
+            deliveries.add_latest(topic_filter, grant.latest)
+        deliveries.drain()
+
+    if shared.store is not None and session.is_kept and grants:
+        shared.start(_answered_when_kept(session, shared.store, gate, answer))
+    else:
+        answer()
+
+
+async def _answered_when_kept(session: Session, store: SessionStore, gate: Gate, answer: Callable[[], None]) -> None:
+    """What a filter matches after its SUBACK is owed to its session, also after a kill."""
+    link = session.link
+    try:
+        await store.keep(session, gate.told_row)
+    except sqlite3.Error as error:
+        log.error("filters are not on disk, and may be gone after a crash", extra={"reason": repr(error)})
+    if session.link is link:
+        answer()
 
 
 def resubscribe(link: Subscriber, gate: Gate, deliveries: Deliveries) -> None:

@@ -20,6 +20,7 @@ from bindings.mqtt.engines.seam import (
     Link,
     Listener,
     Listening,
+    Missed,
     Outcome,
     Publish,
     SubscribeOptions,
@@ -126,6 +127,15 @@ class Recording:
         self.parked.append((link, tuple(filters)))
         self._note("away", link)
         return self.keeps
+
+    @property
+    def told_row(self) -> int:
+        return 0
+
+    async def missed(
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+    ) -> Missed:
+        return Missed(deliveries=(), last_row=after, has_more=False)
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         self.drops[message.flow, reason] += 1

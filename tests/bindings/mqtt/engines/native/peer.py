@@ -20,6 +20,7 @@ from bindings.mqtt.engines.seam import (
     Link,
     Listener,
     Listening,
+    Missed,
     Outcome,
     Publish,
     SubscribeOptions,
@@ -50,6 +51,14 @@ class RecordingGate:
         self.keeps = True
         """What `away` answers."""
         self.latest: list[Publish] = []
+        self.history: list[Publish] = []
+        """What was told, by rising row."""
+        self.told_row = 0
+        self.asked: list[tuple[int, int]] = []
+        """Rows after which what was missed was asked for, and how much of it."""
+        self.reading = asyncio.Event()
+        """Clear: what was missed is being read."""
+        self.reading.set()
         self.refused_topics: dict[str, Outcome] = {}
         self.refused_filters: dict[str, int] = {}
         self.answer: Callable[[Publish], Awaitable[Outcome]] | None = None
@@ -101,6 +110,14 @@ class RecordingGate:
             self.publish(Publish(topic=message.topic, payload=message.payload, qos=message.qos))
         return done(ACCEPTED)
 
+    def tell(self, *payloads: bytes, topic: str = "t") -> None:
+        """Store and push to every link with a matching filter."""
+        for payload in payloads:
+            message = Publish(topic=topic, payload=payload, qos=1, row_id=self.told_row + 1)
+            self.history.append(message)
+            self.publish(message)
+            self.told_row += 1
+
     def publish(self, message: Publish) -> int:
         """Push to every link with a matching filter; how many took it."""
         taken = 0
@@ -135,20 +152,31 @@ class RecordingGate:
 
     def away(self, link: Link, filters: Mapping[str, SubscribeOptions]) -> bool:
         if self.keeps:
-            self.filters[link] = dict(filters)
             self.away_links.append(link)
         self.changed.set()
         return self.keeps
+
+    async def missed(
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+    ) -> Missed:
+        self.asked.append((after, limit))
+        await self.reading.wait()
+        rows = [each for each in self.history if after < each.row_id <= self.told_row]
+        found = [each for each in rows[:limit] if each.topic in filters and filters[each.topic].qos]
+        has_more = len(rows) > limit
+        return Missed(
+            deliveries=found, last_row=rows[limit - 1].row_id if has_more else self.told_row, has_more=has_more
+        )
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         self.drops[message.flow, reason] += 1
 
     def closed(self, link: Link, reason: Closed) -> None:
-        self.filters.pop(link, None)
         if link in self.away_links:
             self.away_links.remove(link)
             self.changed.set()
             return
+        self.filters.pop(link, None)
         self.note(f"closed {link.principal.account}/{link.client_id} {reason}")
 
 

@@ -402,19 +402,21 @@ async def test_a_session_is_on_disk_before_the_engine_stops(tmp_path: Path) -> N
 
 async def test_time_goes_on_for_what_waits_while_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, week = tmp_path / "sessions.db", props(WEEK)
-    async with serving(store=SessionStore(path, wall_clock)) as served:
+    async with serving(Limits(max_inflight=1), store=SessionStore(path, wall_clock)) as served:
         async with served.client() as client:
             await client.connect(level=5, clean=False, properties=week)
             client.send(subscribe("t", qos=1, level=5))
             await client.expect(0x90)
+            for payload, expiry_s in ((b"in flight", None), (b"short", 100), (b"long", 100_000)):
+                served.gate.links[0].push(Publish(topic="t", payload=payload, qos=1, expiry_s=expiry_s))
+            assert (await client.publish_of(5))[1] == b"in flight"
         await served.gate.until(lambda: bool(served.gate.away_links))
-        served.gate.away_links[0].push(Publish(topic="t", payload=b"short", qos=1, expiry_s=100))
-        served.gate.away_links[0].push(Publish(topic="t", payload=b"long", qos=1, expiry_s=100_000))
     stopped = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: stopped + 1_000 * 10**9)
 
     async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
         await client.connect(level=5, clean=False, properties=week)
+        assert (await client.publish_of(5))[1] == b"in flight"
         _, body = await client.read()
 
         assert body.endswith(b"long")
@@ -473,26 +475,6 @@ async def test_a_qos_2_publish_is_not_acknowledged_while_its_id_cannot_be_saved(
 
             await client.expect(0x50, b"\0\5")
             assert len(served.gate.messages) == 2
-
-
-async def test_what_is_published_while_a_client_is_away_waits_within_bounds() -> None:
-    async with serving(Limits(max_queued=2)) as served:
-        async with served.client() as client:
-            await client.connect(clean=False)
-            client.send(subscribe("t", qos=1))
-            await client.expect(0x90)
-        await served.gate.until(lambda: bool(served.gate.away_links))
-        away = served.gate.away_links[0]
-
-        assert not away.push(Publish(topic="t", payload=b"promises nothing", qos=0))
-        assert not away.push(Publish(topic="t", payload=b"request", qos=1, flow=Flow.LEDGER))
-        assert [away.push(Publish(topic="t", payload=b"%d" % number, qos=1)) for number in range(3)] == [True] * 3
-        assert served.gate.drops == {("event", "queue-full"): 1}
-
-        async with served.client() as client:
-            assert (await client.connect(clean=False))[0] == 1
-            assert [(await client.publish_of())[1] for _ in range(2)] == [b"1", b"2"]
-            assert served.gate.away_links == []
 
 
 async def test_a_session_whose_account_is_gone_ends_with_its_connection() -> None:

@@ -1,0 +1,108 @@
+"""What was published while nobody took it, read again from history: the one cursor of every binding.
+
+A row id is the cursor. Rows come in the order in which they were told, each as a publication, judged by the rights of
+the moment at which it is read again. What has no row (descriptions, presence, progress of actions) is not missed: it is
+asked for as it is now.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runtime.ports import History, Missed, Pattern, Publication
+from things.addresses import Kind, TwinID, is_twin
+from things.bounded import Bounded
+from things.jsontext import decode
+from things.lake import Quality
+from things.records import HistoryQuery, Row
+
+_STORED = (Kind.EVENT, Kind.PROPERTY)
+_SERIES = 4_096
+"""Series of one question whose match is remembered."""
+
+
+class Matching:
+    """Which series a set of subscriptions asks for; pure, so that a thread that reads may ask."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = patterns
+        self._known: Bounded[tuple[str, str, str], bool] = Bounded(_SERIES)
+
+    def __call__(self, thing_id: str, kind: str, name: str) -> bool:
+        series = (thing_id, kind, name)
+        known = self._known.get(series)
+        if known is None:
+            known = self._known[series] = is_twin(thing_id) and self._matches(TwinID.parse(thing_id), kind, name)
+        return known
+
+    def _matches(self, twin: TwinID, kind: str, name: str) -> bool:
+        return any(
+            agent in (None, twin.account)
+            and thing in (None, twin.thing)
+            and wanted in (None, kind)
+            and named in (None, name)
+            for agent, thing, wanted, named in self._patterns
+        )
+
+
+def is_stored(patterns: Sequence[Pattern]) -> bool:
+    """Whether history can hold anything of these."""
+    return any(one.kind is None or one.kind in _STORED for one in patterns)
+
+
+@dataclass(slots=True)
+class MissedRows:
+    """Reads again what was told."""
+
+    history: History
+    told_row: int
+    """The row of the last publication that was told, of anything."""
+
+    async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:
+        """The row after which to go on so that no more than so many bytes come, and nothing that was received earlier
+        (µs); `after` itself if all that came after it is still here and within both."""
+        if not is_stored(patterns) or after >= self.told_row:
+            return after
+        query = HistoryQuery(after_row=after, takes=Matching(patterns))
+        return await self.history.horizon(query, max_bytes=max_bytes, received=received)
+
+    async def after(
+        self, patterns: Sequence[Pattern], after: int, *, limit: int, may_see: Callable[[str, Kind, str], bool]
+    ) -> Missed:
+        """The publications among at most `limit` rows after a row, in their order."""
+        told = self.told_row
+        if not is_stored(patterns) or after >= told:
+            return Missed(publications=(), last_row=max(after, told), has_more=False)
+        rows = await self.history.read(HistoryQuery(after_row=after, takes=Matching(patterns), limit=limit))
+        has_more = len(rows) >= limit
+        last = rows[-1].row_id if has_more else max(told, rows[-1].row_id if rows else 0)
+        # What is committed and not told yet comes to whoever is subscribed when it is.
+        now_told = self.told_row
+        seen: dict[tuple[str, str, str], bool] = {}
+        publications = []
+        for row in rows:
+            if row.row_id > now_told or _is_late(row):
+                continue
+            series = (row.thing_id, row.kind, row.name)
+            if series not in seen:
+                seen[series] = may_see(row.thing_id, Kind(row.kind), row.name)
+            if seen[series]:
+                publications.append(_publication(row))
+        return Missed(publications=publications, last_row=min(last, now_told), has_more=has_more)
+
+
+def _is_late(row: Row) -> bool:
+    """A value that was older than the latest one when it came: it was told to nobody."""
+    return bool(row.quality & Quality.LATE) and row.kind == Kind.PROPERTY
+
+
+def _publication(row: Row) -> Publication:
+    return Publication(
+        twin=TwinID.parse(row.thing_id),
+        thing_id=row.thing_id,
+        kind=Kind(row.kind),
+        name=row.name,
+        value=decode(row.value),
+        payload=row.value,
+        created=row.created,
+        row_id=row.row_id,
+    )
