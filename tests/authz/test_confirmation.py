@@ -199,7 +199,7 @@ async def test_over_the_messaging_node_it_is_a_member_of_the_body(opened: Opened
             "update", "thing://localhost/works/pump-1", {**body, "confirmation": asked["confirmation"]}
         )
         assert answer["body"]["code"] in (100, 200)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while done != [6]:  # noqa: ASYNC110 - the answer tells that it is pending
             await anyio.sleep(0.01)
 

@@ -13,7 +13,7 @@ import anyio
 from tests.clients.packages import HERE, node_modules
 from tests.support import Skep
 
-WITHIN_S = 20.0
+WITHIN_S = 30.0
 
 
 class Process:

@@ -160,7 +160,7 @@ async def test_mqtt_js_watches_and_invokes_over_tcp_and_websocket(
         messages: list[dict[str, Any]] = []
         while not any(message.get("topic", "").endswith("/one") for message in messages):
             messages.append(json.loads(await process.line()))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             asked = await agent.asked()
 
     assert {"topic": FLOW, "value": 12.5} in messages

@@ -28,7 +28,7 @@ from tests.support import Account
 from things.errors import SkepError
 from things.times import parse_time, to_datetime
 
-WITHIN_S = 10.0
+WITHIN_S = 30.0
 _PUBLICATIONS = {Operation.PROPERTY: "publish_property", Operation.EVENT: "publish_event"}
 _WORDS = {Operation.INVOKE: "action", Operation.WRITE: "property", Operation.CALL: "rpc"}
 _numbers = itertools.count(1)

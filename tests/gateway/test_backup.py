@@ -65,7 +65,7 @@ async def _used(runtime: Skep) -> tuple[Account, Account]:
 
 def _client(runtime: Skep, account: Account) -> httpx.AsyncClient:
     headers = {"authorization": f"Bearer {account.token}"}
-    return httpx.AsyncClient(base_url=runtime.http, headers=headers, trust_env=False, timeout=10)
+    return httpx.AsyncClient(base_url=runtime.http, headers=headers, trust_env=False, timeout=30)
 
 
 async def _taken(home: Path, to: Path, **options: Any) -> Taken:

@@ -32,7 +32,7 @@ async def test_what_is_committed_is_noted_while_the_stores_are_open(tmp_path: Pa
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(taken.keep, lambda: last, lambda: {SECOND: {"first": 6, "last": last}})
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             for last in (10, 20):
                 while noted() < last:  # noqa: ASYNC110 - a file that somebody else writes
                     await anyio.sleep(0.005)

@@ -61,7 +61,7 @@ class _Pair:
 
     async def reachable(self, wanted: bool) -> None:
         """Until the agent takes requests, or no longer does."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while self.runtime.running.runtime.deliveries.is_reachable("works") != wanted:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
 

@@ -19,7 +19,7 @@ ENGINES = ["native", "amqtt"]
 async def test_value_event_and_action_travel_between_mqtt_agent_and_http_consumer(tmp_path: Path, engine: str) -> None:
     async with skep(tmp_path, mqtt={"engine": engine}) as runtime:
         works, ann = await runtime.add("works", "agent"), await runtime.add("ann")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with (
                 Agent(runtime.mqtt, works.name, works.token) as agent,
                 Consumer(runtime.http, token=ann.token) as consumer,

@@ -27,7 +27,7 @@ TWIN = "dtw:porter:door"
 
 
 async def until(found: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not found():  # noqa: ASYNC110 - another party's effect
             await anyio.sleep(0.01)
 
@@ -35,7 +35,7 @@ async def until(found: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def http(house: Skep, account: Account) -> AsyncIterator[httpx2.AsyncClient]:
     headers = {"authorization": f"Bearer {account.token}"}
-    async with httpx2.AsyncClient(base_url=house.http, headers=headers, timeout=20, trust_env=False) as found:
+    async with httpx2.AsyncClient(base_url=house.http, headers=headers, timeout=30, trust_env=False) as found:
         yield found
 
 
@@ -107,7 +107,7 @@ async def test_action_for_an_absent_hyperty_waits_and_presence_tells_it(tmp_path
 
             async with Consumer(house.http, token=ann.token) as consumer:
                 thing = consumer.thing(TWIN)
-                with anyio.fail_after(10):
+                with anyio.fail_after(30):
                     while await thing.read("online"):
                         pass
             accepted = await asking.post(f"/things/{TWIN}/actions/unlock", json="front")
@@ -191,7 +191,7 @@ async def test_request_under_way_when_the_process_was_killed_ends_with_its_effec
 
         async with process.client(accounts["ann"]) as asking:
             path = f"/requests/{accepted.json()['requestID']}"
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 while (found := (await asking.get(path)).json())["state"] != "completed":
                     pass
             assert (await asking.get(f"/things/{TWIN}/properties/online")).json() is True
@@ -236,7 +236,7 @@ async def test_object_s_values_come_as_server_sent_events_and_are_history(tmp_pa
         ):
             reporter = await runtime.report("door", {"open": False}, url=DOOR)
             heard: list[str] = []
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 path, accept = f"/things/{TWIN}/properties/open", {"accept": "text/event-stream"}
                 async with asking.stream("GET", path, headers=accept) as events:
                     lines = (line[6:] async for line in events.aiter_lines() if line.startswith("data: "))

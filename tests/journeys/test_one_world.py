@@ -22,7 +22,7 @@ PUMP_ADDRESS = "thing://localhost/works/pump-1"
 
 
 async def until(found: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while True:
             if found():
                 return
@@ -32,7 +32,7 @@ async def until(found: Callable[[], bool]) -> None:
 async def test_thing_published_over_mqtt_is_observed_by_a_hyperty(tmp_path: Path) -> None:
     async with skep(tmp_path) as house:
         works, ann = await house.add("works", "agent"), await house.add("ann")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with (
                 Agent(house.mqtt, works.name, works.token) as agent,
                 Runtime(house.http, token=ann.token) as runtime,
@@ -54,7 +54,7 @@ async def test_thing_published_over_mqtt_is_observed_by_a_hyperty(tmp_path: Path
 async def test_hyperty_invokes_an_action_with_the_whole_ledger(tmp_path: Path) -> None:
     async with skep(tmp_path) as house:
         works, ann = await house.add("works", "agent"), await house.add("ann")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with Runtime(house.http, token=ann.token) as runtime:
                 steps: list[JsonValue] = []
                 async with Agent(house.mqtt, works.name, works.token) as agent:
@@ -97,7 +97,7 @@ async def test_hyperty_invokes_an_action_with_the_whole_ledger(tmp_path: Path) -
 async def test_object_of_a_hyperty_is_a_thing_in_directory_history_and_over_mqtt(tmp_path: Path) -> None:
     async with skep(tmp_path) as house:
         station, ann = await house.add("station", "agent"), await house.add("ann")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with (
                 Runtime(house.http, token=station.token) as runtime,
                 Consumer(house.http, token=ann.token) as consumer,

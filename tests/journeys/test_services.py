@@ -186,7 +186,7 @@ async def test_a_service_on_any_binding_is_found_by_type_and_called(runtime: Ske
 
         await desk.describe("notes", td)
         tasks.start_soon(serve)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while True:
                 found = output(await call(DIRECTORY, "listTDs", {"type": "skep:StorageService", "filter": "online"}))
                 if found["items"]:

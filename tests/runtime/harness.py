@@ -173,7 +173,7 @@ class House:
         self.runtime.sessions.take_requests(session)
         return session
 
-    async def until(self, condition: Any, within_s: float = 5.0) -> None:
+    async def until(self, condition: Any, within_s: float = 30) -> None:
         """Let the loop run until `condition()` holds."""
         with anyio.fail_after(within_s):
             while not condition():  # noqa: ASYNC110 - any condition, under one deadline

@@ -330,7 +330,7 @@ async def test_refused_topics_are_told_as_problems(url: str, gateway: Gateway) -
     async with an_agent(url, on_problem=note):
         await gateway.takes_requests()
         gateway.send("inbox/pumps/refused", {"topic": "agents/pumps/td/pump-1", "code": "td-invalid", "detail": "no"})
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await seen.wait()
 
     assert problems == [

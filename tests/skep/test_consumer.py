@@ -124,7 +124,7 @@ async def test_changes_are_watched_as_they_come(agent: Agent, ann: Consumer) -> 
             if len(seen) == 3:
                 return
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(watch)
             await agent.publish("pump-1", "flow", 13.5)
@@ -139,7 +139,7 @@ async def test_changes_are_watched_as_they_come(agent: Agent, ann: Consumer) -> 
 
 
 async def test_watching_resumes_behind_the_last_change_seen(agent: Agent, ann: Consumer) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async for change in ann.watch(f"{PUMP}/flow", latest=True):
             first = change
             break
@@ -167,7 +167,7 @@ async def test_action_is_carried_out_and_answered(agent: Agent, ann: Consumer) -
 async def test_statuses_are_followed_from_the_first_on(agent: Agent, ann: Consumer) -> None:
     requested = await ann.thing(PUMP).invoke("setSpeed", 42)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         states = [status.state async for status in requested.statuses()]
 
     assert states == [State.PENDING, State.DELIVERED, State.RUNNING, State.COMPLETED]

@@ -166,7 +166,7 @@ async def test_file_that_cannot_be_used_is_said_before_anything_is_asked(url: st
 
 
 async def test_file_remembers_as_many_requests_as_it_may(tmp_path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         memory = FileMemory(tmp_path / "requests.db", limit=3)
         await memory.open()
         for number in range(5):

@@ -130,7 +130,7 @@ async def test_waiting_ends_in_time_and_wrong_secrets_are_refused() -> None:
 
 async def test_gateway_may_be_left_in_another_task_than_it_was_entered_in() -> None:
     gateway = Gateway()
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         await asyncio.create_task(gateway.start())
         async with an_agent(gateway):
             pass

@@ -19,7 +19,7 @@ def told(twin: Twin, after: int = 0) -> list[tuple[str, str]]:
 
 
 async def test_changes_are_told_in_order_after_a_restart_too(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put("dtw:a:lamp", td("One"), agent="a")
             seen = twin.directory.last_change
@@ -40,7 +40,7 @@ async def test_changes_are_told_in_order_after_a_restart_too(opened: OpenTwin) -
 
 
 async def test_ids_rise_while_the_clock_stands_or_falls_back(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put("urn:a", td(), agent=None)
             await twin.directory.put("urn:b", td(), agent=None)
@@ -69,7 +69,7 @@ async def test_no_more_changes_are_kept_than_the_ring_holds(opened: OpenTwin) ->
 
 
 async def test_what_was_committed_is_known_although_nobody_waited_for_it(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             writing = asyncio.ensure_future(twin.directory.put("urn:a", td(), agent=None))
             await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_a_patch_of_a_twin_shows_what_its_consumer_sees() -> None:
 @pytest.mark.parametrize("thing_id", ["urn:x", "dtw:a:lamp"])
 async def test_of_a_large_patch_names_are_kept_and_values_read(opened: OpenTwin, thing_id: str) -> None:
     agent = "a" if thing_id.startswith("dtw") else None
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put(thing_id, td(note="x" * MAX_PATCH_BYTES, gone=1), agent=agent)
             await twin.directory.put(thing_id, td(note="y" * MAX_PATCH_BYTES), agent=agent)

@@ -17,7 +17,7 @@ def td(title: str = "Lamp", **members: object) -> ThingDescription:
 
 
 async def test_what_was_put_is_read_back_and_survives_a_restart(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             put = await twin.directory.put("dtw:a:lamp", td(properties={"on": {"type": "boolean"}}), agent="a")
             assert twin.directory.get("dtw:a:lamp") is put
@@ -33,7 +33,7 @@ async def test_what_was_put_is_read_back_and_survives_a_restart(opened: OpenTwin
 
 
 async def test_the_same_text_again_changes_nothing(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             first = await twin.directory.put("dtw:a:lamp", td(), agent="a")
             told: list[Change] = []
@@ -47,7 +47,7 @@ async def test_the_same_text_again_changes_nothing(opened: OpenTwin, clock: Cloc
 
 
 async def test_listeners_hear_of_each_committed_change(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             told: list[tuple[str, str | None, str | None]] = []
 
@@ -72,7 +72,7 @@ async def test_listeners_hear_of_each_committed_change(opened: OpenTwin) -> None
 
 async def test_versions_rise_over_removal_and_tell_what_was_when(opened: OpenTwin, clock: Clock) -> None:
     start = clock.now
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put("dtw:a:lamp", td("One"), agent="a")
             clock.now = start + 10
@@ -96,7 +96,7 @@ async def test_versions_rise_over_removal_and_tell_what_was_when(opened: OpenTwi
 
 
 async def test_an_overlay_outlives_the_next_publish_and_can_be_dropped(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             first = await twin.directory.put("dtw:a:lamp", td("One"), agent="a")
             laid = await twin.directory.set_overlay("dtw:a:lamp", {"title": "Hall", "description": "by the door"})
@@ -114,7 +114,7 @@ async def test_an_overlay_outlives_the_next_publish_and_can_be_dropped(opened: O
 
 
 async def test_an_expired_registration_is_hidden_at_once_and_purged_later(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put("urn:x", td(), agent=None, expires=clock.now + 10)
             await twin.directory.put("urn:y", td(), agent=None)

@@ -39,7 +39,7 @@ def request(number: int, **more: object) -> LedgerRow:
 
 
 async def test_a_new_request_is_pending_and_survives_a_restart(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             row, is_new = await twin.ledger.open(request(1))
         async with opened() as twin:
@@ -54,7 +54,7 @@ async def test_a_new_request_is_pending_and_survives_a_restart(opened: OpenTwin)
 
 
 async def test_the_same_reference_and_content_is_the_same_row(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             row, _ = await twin.ledger.open(request(1))
             again, is_new = await twin.ledger.open(request(2, caller_ref="c1"))
@@ -77,7 +77,7 @@ async def test_the_same_reference_and_content_is_the_same_row(opened: OpenTwin) 
     ],
 )
 async def test_the_same_reference_with_other_content_is_a_conflict(opened: OpenTwin, other: dict[str, object]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             row, _ = await twin.ledger.open(request(1))
             with pytest.raises(Conflict):
@@ -90,7 +90,7 @@ async def test_the_same_reference_with_other_content_is_a_conflict(opened: OpenT
 
 
 async def test_delivered_is_recorded_before_an_agents_first_word(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             handed, row = await twin.ledger.advance("r1", State.COMPLETED, now=T0 + S, agent="agent", output={"ok": 1})
@@ -106,7 +106,7 @@ async def test_delivered_is_recorded_before_an_agents_first_word(opened: OpenTwi
 
 
 async def test_a_cancelled_or_expired_request_was_never_delivered(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for number in (1, 2):
                 await twin.ledger.open(request(number))
@@ -122,7 +122,7 @@ async def test_a_cancelled_or_expired_request_was_never_delivered(opened: OpenTw
 
 
 async def test_a_request_that_was_handed_over_and_never_acknowledged_cannot_expire(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for number, attempts in ((1, 1), (2, 0), (3, 0)):
                 await twin.ledger.open(request(number, attempts=attempts))
@@ -144,7 +144,7 @@ async def test_a_request_that_was_handed_over_and_never_acknowledged_cannot_expi
 
 
 async def test_a_hand_over_that_did_not_take_place_is_taken_back(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1, attempts=1))
             await asyncio.gather(*(twin.ledger.count_hand_over(["r1"], by=-1) for _ in range(2)))
@@ -154,7 +154,7 @@ async def test_a_hand_over_that_did_not_take_place_is_taken_back(opened: OpenTwi
 
 
 async def test_a_clock_that_was_looked_at_before_the_agent_was_faster_ends_nothing(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             await twin.ledger.advance("r1", State.DELIVERED, now=T0 + 99 * S)
@@ -182,7 +182,7 @@ async def test_a_row_and_its_steps_are_read_as_of_one_moment(opened: OpenTwin) -
                 if row.state is State.COMPLETED:
                     return
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             for number in range(40):
                 await twin.ledger.open(request(number))
                 async with anyio.create_task_group() as tasks:
@@ -195,7 +195,7 @@ async def test_a_row_and_its_steps_are_read_as_of_one_moment(opened: OpenTwin) -
 
 
 async def test_final_foreign_and_unknown_requests_take_no_step(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             with pytest.raises(UnknownRequest):
@@ -212,7 +212,7 @@ async def test_final_foreign_and_unknown_requests_take_no_step(opened: OpenTwin)
 
 
 async def test_a_refused_step_undoes_itself_and_not_its_neighbours(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             outcomes: list[object] = []
@@ -231,7 +231,7 @@ async def test_a_refused_step_undoes_itself_and_not_its_neighbours(opened: OpenT
 
 
 async def test_the_deadline_restarts_with_each_word_and_runs_on_after_a_lost_session(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             pending = await twin.ledger.next_due()
@@ -252,7 +252,7 @@ async def test_the_deadline_restarts_with_each_word_and_runs_on_after_a_lost_ses
 
 
 async def test_queues_of_an_agent_are_oldest_first_and_paged(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for number in (5, 3, 4, 1):
                 await twin.ledger.open(request(number))
@@ -269,7 +269,7 @@ async def test_queues_of_an_agent_are_oldest_first_and_paged(opened: OpenTwin) -
 
 async def test_a_newer_write_supersedes_queued_ones_of_the_same_property(opened: OpenTwin) -> None:
     write = {"operation": Operation.WRITE_PROPERTY, "name": "brightness"}
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for number in (1, 2, 3):
                 await twin.ledger.open(request(number, **write))
@@ -295,7 +295,7 @@ async def test_a_newer_write_supersedes_queued_ones_of_the_same_property(opened:
 
 
 async def test_the_inbox_replays_every_status_of_its_caller_in_order(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             await twin.ledger.open(request(2, caller="dave"))
@@ -316,7 +316,7 @@ async def test_the_inbox_replays_every_status_of_its_caller_in_order(opened: Ope
 
 
 async def test_queries_combine_and_page_backwards(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for number in range(1, 6):
                 await twin.ledger.open(request(number, created=T0 + number))
@@ -334,7 +334,7 @@ async def test_queries_combine_and_page_backwards(opened: OpenTwin) -> None:
 
 
 async def test_purging_takes_ended_rows_in_steps_and_never_reuses_numbers(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for number in range(4):
                 await twin.ledger.open(request(number))
@@ -356,7 +356,7 @@ async def test_purging_takes_ended_rows_in_steps_and_never_reuses_numbers(opened
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {}, False, "é\u0000", 2**53 + 1, 1e300, {"a": [1, {"b": None}]}])
 async def test_inputs_and_outputs_come_back_as_they_were(opened: OpenTwin, value: JSONValue) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1, input=value))
             await twin.ledger.advance("r1", State.COMPLETED, now=T0, agent="agent", output=value)
@@ -375,7 +375,7 @@ async def test_a_request_that_cannot_be_stored_fails_alone(opened: OpenTwin) -> 
         except Exception as error:
             outcomes[number] = type(error).__name__
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(open_one, 1)
@@ -390,7 +390,7 @@ async def test_a_request_that_cannot_be_stored_fails_alone(opened: OpenTwin) -> 
 
 
 async def test_what_a_group_opens_repeats_and_advances_is_answered_one_by_one(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             outcomes = await asyncio.gather(
@@ -430,7 +430,7 @@ async def test_what_a_group_opens_repeats_and_advances_is_answered_one_by_one(op
 
 
 async def test_a_step_that_was_undone_with_its_group_is_taken_once(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(1))
             delivered, refused = await asyncio.gather(
@@ -448,7 +448,7 @@ async def test_a_step_that_was_undone_with_its_group_is_taken_once(opened: OpenT
 
 @pytest.mark.parametrize("length", [10, 5_000])
 async def test_requests_of_any_size_advance_however_many_came_after_them(opened: OpenTwin, length: int) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.ledger.open(request(0, input="x" * length))
             await asyncio.gather(*(twin.ledger.open(request(number)) for number in range(1, 700)))

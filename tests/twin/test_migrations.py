@@ -89,14 +89,14 @@ async def test_a_damaged_database_is_refused_and_left_alone(tmp_path: Path, cloc
     path = tmp_path / "twin.db"
     path.write_bytes(content)
 
-    with anyio.fail_after(20), pytest.raises(StorageDamaged):
+    with anyio.fail_after(30), pytest.raises(StorageDamaged):
         async with open_twin(tmp_path, clock=clock, reserve_bytes=4096):
             pass
     assert path.read_bytes() == content
 
 
 async def test_models_describe_what_migrations_make(opened: OpenTwin) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             found = await twin.database.read(
                 lambda connection: {

@@ -142,7 +142,7 @@ async def test_bad_input_is_refused_before_any_decision(
 
 
 async def test_listings_show_only_what_the_caller_may_see(services: Services) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         mine = await services.call(services.directory, "listTDs")
         all_ = await services.call(services.directory, "listTDs", ROOT)
         count = await services.call(services.directory, "listTDs", count=True)
@@ -155,7 +155,7 @@ async def test_listings_show_only_what_the_caller_may_see(services: Services) ->
 
 
 async def test_listings_page_by_cursor_and_offset_and_filter(services: Services) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         for number in range(4):
             await services.call(
                 services.directory, "registerTD", ROOT, thingID=f"urn:{number}", td={**FULL_TD, "title": f"M{number}"}
@@ -175,7 +175,7 @@ async def test_listings_page_by_cursor_and_offset_and_filter(services: Services)
 
 
 async def test_a_filter_finds_things_by_type_title_agent_presence_and_value(services: Services, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         for number, type_ in enumerate(("saref:Meter", "Meter", "https://example.com/t#Lamp")):
             await services.call(
                 services.directory,
@@ -201,7 +201,7 @@ async def test_a_filter_finds_things_by_type_title_agent_presence_and_value(serv
 
 
 async def test_a_filter_follows_the_directory(services: Services) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         await services.call(services.directory, "registerTD", ROOT, thingID="urn:m", td={**FULL_TD, "@type": "Meter"})
         await services.call(services.directory, "setOverlay", ROOT, thingID=LAMP, title="Hall")
         assert await services.found("@type = Meter") == ["Meter"]
@@ -213,14 +213,14 @@ async def test_a_filter_follows_the_directory(services: Services) -> None:
 
 
 async def test_what_the_caller_may_not_read_is_null_to_its_filter(services: Services) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         assert await services.found("hidden = 7", ROOT) == [LAMP, SECRET]
         assert await services.found("hidden = 7") == []
         assert await services.found("hidden = null and level > 0") == [LAMP]
 
 
 async def test_pages_of_a_filtered_listing_join_without_holes(services: Services) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         for number in range(5):
             await services.call(
                 services.directory, "registerTD", ROOT, thingID=f"urn:{number}", td={**FULL_TD, "@type": "Meter"}
@@ -242,7 +242,7 @@ async def test_pages_of_a_filtered_listing_join_without_holes(services: Services
 async def test_former_descriptions_can_be_read_with_their_times(services: Services, clock: Clock) -> None:
     directory = services.directory
     first = clock.now
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         await services.call(directory, "registerTD", ROOT, thingID="urn:m", td=FULL_TD)
         clock.now += 10_000_000
         await services.call(directory, "updateTD", ROOT, thingID="urn:m", patch={"title": "Later"})
@@ -262,7 +262,7 @@ async def test_former_descriptions_can_be_read_with_their_times(services: Servic
 
 async def test_entries_are_registered_changed_and_removed_under_preconditions(services: Services) -> None:
     directory = services.directory
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         new = await services.call(directory, "registerTD", thingID="urn:x", td=FULL_TD, ifNoneMatch="*")
         with pytest.raises(PreconditionFailed):
             await services.call(directory, "registerTD", thingID="urn:x", td=FULL_TD, ifNoneMatch="*")
@@ -287,7 +287,7 @@ async def test_entries_are_registered_changed_and_removed_under_preconditions(se
 
 async def test_twins_are_published_by_their_agents_only_but_may_get_a_title(services: Services) -> None:
     directory = services.directory
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         for name, more in (("registerTD", {"td": FULL_TD}), ("updateTD", {"patch": {}}), ("removeTD", {})):
             with pytest.raises(Forbidden):
                 await services.call(directory, name, ROOT, thingID=LAMP, **more)
@@ -301,7 +301,7 @@ async def test_twins_are_published_by_their_agents_only_but_may_get_a_title(serv
 
 async def test_latest_values_are_read_one_by_one_and_together(services: Services, clock: Clock) -> None:
     values = services.values
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         one = await services.call(values, "readProperty", thingID=LAMP, name="level")
         mine = await services.call(values, "readProperties", thingID=LAMP)
         all_ = await services.call(values, "readProperties", ROOT, thingID=LAMP)
@@ -318,7 +318,7 @@ async def test_latest_values_are_read_one_by_one_and_together(services: Services
 
 
 async def test_presence_is_read_like_a_property(services: Services, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         away = await services.call(services.values, "readProperty", thingID=LAMP, name="online")
         services.online["a"] = Presence(True, clock.now)
         here = await services.call(services.values, "readProperty", thingID=LAMP, name="online")
@@ -328,7 +328,7 @@ async def test_presence_is_read_like_a_property(services: Services, clock: Clock
 
 async def test_history_pages_without_holes_and_hides_what_the_caller_may_not_see(services: Services) -> None:
     history = services.history
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         seen: list[int] = []
         page: dict[str, Any] = {"cursor": None}
         while "cursor" in page:

@@ -32,7 +32,7 @@ async def published(
 
 
 async def test_a_value_created_earlier_never_replaces_a_later_one(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put(LAMP, td(), agent="a")
             for number, created in ((1, clock.now), (2, clock.now - 1), (3, clock.now)):
@@ -47,7 +47,7 @@ async def test_a_value_created_earlier_never_replaces_a_later_one(opened: OpenTw
 
 
 async def test_latest_values_come_back_with_and_without_a_checkpoint(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put(LAMP, td(), agent="a")
             await published(twin, 1, clock.now)
@@ -70,7 +70,7 @@ async def test_the_latest_value_after_an_excursion_of_the_clock_is_the_last_that
     opened: OpenTwin, clock: Clock, ahead: int, states_time: bool, is_checkpointed: bool
 ) -> None:
     travel = 1_000 if states_time else 0
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put(LAMP, td(), agent="a")
             for number, shift in enumerate((0, ahead, 0, 1, 2)):
@@ -88,7 +88,7 @@ async def test_the_latest_value_after_an_excursion_of_the_clock_is_the_last_that
 
 
 async def test_values_of_a_removed_thing_do_not_return(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             for thing in (LAMP, "dtw:a:other"):
                 await twin.directory.put(thing, td(), agent="a")
@@ -103,7 +103,7 @@ async def test_values_of_a_removed_thing_do_not_return(opened: OpenTwin, clock: 
 
 
 async def test_checkpoints_are_written_from_time_to_time(tmp_path: Path, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with open_twin(tmp_path, clock=clock, checkpoint_s=0.01, reserve_bytes=4096) as twin:
             await twin.directory.put(LAMP, td(), agent="a")
             await published(twin, 1, clock.now)
@@ -112,7 +112,7 @@ async def test_checkpoints_are_written_from_time_to_time(tmp_path: Path, clock: 
 
 
 async def test_after_a_clean_stop_no_row_is_read_again(opened: OpenTwin, clock: Clock) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with opened() as twin:
             await twin.directory.put(LAMP, td(), agent="a")
             for number in range(5):

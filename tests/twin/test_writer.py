@@ -50,7 +50,7 @@ async def test_what_waits_shares_a_group_and_is_answered_in_order() -> None:
         groups.append(list(jobs))
         return [job * 2 for job in jobs]
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", write)
         answered: list[int] = []
         futures = [thread.submit(number) for number in range(100)]
@@ -66,7 +66,7 @@ async def test_what_waits_shares_a_group_and_is_answered_in_order() -> None:
 
 
 async def test_closing_writes_what_waits_and_then_refuses() -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", lambda jobs: list(jobs))
         future = thread.submit(1)
         await thread.close()
@@ -84,7 +84,7 @@ async def test_more_than_the_bound_is_refused_and_the_rest_is_kept() -> None:
         gate.wait(10)
         return jobs
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", write, max_waiting=3)
         futures = [thread.submit(number) for number in range(3)]
         with pytest.raises(QueueFull):
@@ -102,7 +102,7 @@ async def test_nothing_is_acknowledged_after_a_failed_commit(caplog: pytest.LogC
             raise error_named("SQLITE_IOERR_FSYNC")
         return jobs
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", write)
         with pytest.raises(StorageFailed):
             await thread.submit(1)
@@ -123,7 +123,7 @@ async def test_a_file_held_by_another_program_is_tried_again() -> None:
             raise error_named("SQLITE_BUSY")
         return jobs
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", write)
         with pytest.raises(Unavailable):
             await thread.submit(1)
@@ -148,7 +148,7 @@ async def test_a_shortage_of_descriptors_or_memory_passes_and_is_tried_again_wit
             raise shortage
         return jobs
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", write)
         for pause_s in (SHORTEST_PAUSE_S, 2 * SHORTEST_PAUSE_S):
             for _ in range(3):  # the first of them is tried
@@ -170,7 +170,7 @@ async def test_a_bug_in_a_write_fails_its_group_and_not_the_store() -> None:
             raise KeyError("a bug")
         return jobs
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[int, int] = GroupThread("test", write)
         with pytest.raises(KeyError):
             await thread.submit(1)
@@ -191,7 +191,7 @@ async def test_a_full_disk_refuses_writes_but_not_what_makes_room_and_resumes_by
             raise error_named("SQLITE_FULL")
         return jobs
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         thread: GroupThread[str, str] = GroupThread("test", write, reserve=Space(tmp_path / "reserve", 4096))
         assert await thread.submit("small") == "small"
         with pytest.raises(StorageFull):
@@ -214,7 +214,7 @@ async def test_a_refused_job_undoes_itself_only(tmp_path: Path) -> None:
     def repeated(connection: Connection) -> str:
         return note("one", connection)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with open_database(tmp_path / "notes.db", NOTES) as database:
             one = database.submit(lambda connection: note("one", connection))
             no = database.submit(refused)
@@ -240,7 +240,7 @@ async def test_parts_of_one_kind_are_carried_out_together_between_other_writes(t
         together.append(list(parts))
         return [SkepError("no") if part == "no" else note(part, connection) for part in parts]
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with open_database(tmp_path / "notes.db", NOTES) as database:
             answers = [database.submit_part(noted, part) for part in ("one", "no", "two")]
             between = database.submit(lambda connection: note("between", connection))
@@ -261,7 +261,7 @@ async def test_a_part_that_fails_undoes_itself_only_and_what_is_remembered_is_to
             remembered.append(part)
         return parts
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with open_database(tmp_path / "notes.db", NOTES) as database:
             database.when_undone(remembered.clear)
             one, again, two = (database.submit_part(noted, part) for part in ("one", "one", "two"))
@@ -276,7 +276,7 @@ async def test_a_part_that_fails_undoes_itself_only_and_what_is_remembered_is_to
 async def test_a_full_database_refuses_and_takes_writes_again(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path / "reserve", 8192)
     reserve.restore()
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         async with open_database(tmp_path / "notes.db", NOTES, reserve=reserve) as database:
 
             def capped(connection: Connection) -> None:

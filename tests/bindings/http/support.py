@@ -133,7 +133,7 @@ async def _served(
     await serve(*given, task_status=task_status)
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 5) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 30) -> None:
     """Wait until something holds that nobody announces, such as a connection the server has noticed is gone."""
     with anyio.fail_after(within_s):
         while not await holds():  # noqa: ASYNC110
@@ -149,7 +149,7 @@ class Events:
     async def next(self) -> dict[str, str]:
         """The next event's fields; comments are passed over."""
         fields: dict[str, str] = {}
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             async for line in self._lines:
                 if not line and fields:
                     return fields

@@ -83,7 +83,7 @@ async def test_a_foreign_page_changes_nothing_by_client_certificate(tmp_path: Pa
 async def _answer(url: str, request: str) -> str:
     """The first line that is answered to what is sent, over a socket of its own."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request.encode())
         line = await reader.readline()

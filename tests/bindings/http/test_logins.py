@@ -172,7 +172,7 @@ async def test_control_socket_is_the_local_admin(tmp_path: Path) -> None:
     async with house(tmp_path / "home", HttpConfig(http=None, control_socket=path)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         transport = httpx.AsyncHTTPTransport(uds=str(path))
-        async with httpx.AsyncClient(transport=transport, base_url="http://local", timeout=5) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://local", timeout=30) as client:
             profile = (await client.get("/authn/profile")).json()
             assert (profile["clientID"], profile["role"]) == ("skep", "admin")
             assert (await client.get("/requests")).status_code == 200
@@ -184,7 +184,7 @@ async def test_control_socket_refuses_other_users(tmp_path: Path, monkeypatch: p
     async with house(tmp_path / "home", HttpConfig(http=None, control_socket=path)):
         monkeypatch.setattr("bindings.web.connections.peer_uid", lambda transport: os.getuid() + 1)
         transport = httpx.AsyncHTTPTransport(uds=str(path))
-        async with httpx.AsyncClient(transport=transport, base_url="http://local", timeout=5) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://local", timeout=30) as client:
             with pytest.raises(httpx.TransportError):
                 await client.get("/livez")
 

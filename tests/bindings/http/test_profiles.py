@@ -33,7 +33,7 @@ class Lamps:
 
     def client(self, account: str) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {self.tokens[account]}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def form_for(forms: list[dict[str, Any]], operation: str, subprotocol: str | Non
 def basic(house: Lamps, account: str) -> httpx.AsyncClient:
     """A client that knows HTTP Basic authentication and no more."""
     credentials = base64.b64encode(f"{account}:{house.tokens[account]}".encode()).decode()
-    return httpx.AsyncClient(headers={"authorization": f"Basic {credentials}"}, timeout=10)
+    return httpx.AsyncClient(headers={"authorization": f"Basic {credentials}"}, timeout=30)
 
 
 async def answering(lights: httpx.AsyncClient, asked: "asyncio.Queue[dict[str, Any]]", **status: Any) -> None:
@@ -139,7 +139,7 @@ async def test_asynchronous_actions_as_the_basic_profile_says(lamps: Lamps) -> N
         async with anyio.create_task_group() as tasks:
             asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
             tasks.start_soon(lambda: answering(lights, asked, error="too dark"))
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await asked.get()
             tasks.cancel_scope.cancel()
         failed = await client.get(status_url)

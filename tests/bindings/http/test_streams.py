@@ -175,15 +175,15 @@ async def test_long_poll_reads_what_was_missed_then_waits(lamps: House) -> None:
         path = "/stream?thing=dtw:lights:lamp&name=level"
         page = (await viewer.get(f"{path}&after=0&limit=2")).json()
         assert [item["value"] for item in page["items"]] == [1, 2]
-        page = (await viewer.get(f"{path}&after={page['cursor']}&wait=5")).json()
+        page = (await viewer.get(f"{path}&after={page['cursor']}&wait=60")).json()
         assert [item["value"] for item in page["items"]] == [3]
 
         found: list[Any] = []
 
         async def poll() -> None:
-            found.append((await viewer.get(f"{path}&after={page['cursor']}&wait=5")).json())
+            found.append((await viewer.get(f"{path}&after={page['cursor']}&wait=60")).json())
 
-        with anyio.fail_after(3):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(poll)
                 await _level(lights, 4)
@@ -199,7 +199,7 @@ async def test_longpoll_subprotocol_waits_for_the_next_value(lamps: House) -> No
         async def poll(path: str) -> None:
             found.append((await viewer.get(path)).json())
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             for path in (f"{LAMP_PATH}/properties/level?wait=3600", f"{LAMP_PATH}/events/overheated?wait=3600"):
                 assert (await viewer.head(path)).status_code == 200
                 async with anyio.create_task_group() as tasks:
@@ -220,13 +220,13 @@ async def test_logout_and_disabling_end_open_streams(lamps: House) -> None:
             nobody.stream("GET", "/stream", headers=bearer) as stream,
             nobody.stream("GET", "/inbox", headers=bearer) as inbox,
         ):
-            with anyio.fail_after(1):
+            with anyio.fail_after(30):
                 assert (await nobody.post("/authn/logout", headers=bearer)).status_code == 200
                 assert await Events(stream).ended()
                 assert await Events(inbox).ended()
 
     async with lamps.client("viewer1") as viewer, viewer.stream("GET", "/stream") as stream:
-        with anyio.fail_after(1):
+        with anyio.fail_after(30):
             await lamps.authenticator.administration.disable("viewer1", by="test")
             assert await Events(stream).ended()
 
@@ -254,7 +254,7 @@ async def test_idle_streams_are_pinged(tmp_path: Path) -> None:
         viewer.stream("GET", "/stream") as response,
     ):
         seen = b""
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             async for chunk in response.aiter_raw():
                 seen += chunk
                 if seen.count(b": ping\n\n") >= 2:
@@ -271,7 +271,7 @@ async def test_a_client_that_stops_reading_is_dropped_and_others_are_served(tmp_
         async with lamps.client("operator1") as operator, operator.stream("GET", "/stream?kind=event") as response:
             events = Events(response)
             payload = "x" * 200_000
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 for _ in range(200):
                     await lights.post("/agent/things/lamp/events/touched", json=payload)
                     assert (await events.data())["value"] == payload

@@ -324,7 +324,7 @@ async def test_inbox_streams_statuses_and_replays_what_was_missed(lamps: House) 
 
         polled = (await operator.get("/inbox?after=0")).json()
         assert [status["state"] for status in polled["items"]] == ["pending", "cancelled"]
-        with anyio.fail_after(3):
+        with anyio.fail_after(30):
             nothing = (await operator.get(f"/inbox?after={polled['cursor']}&wait=0.1")).json()
         assert nothing == {"items": [], "cursor": polled["cursor"]}
         assert (await operator.get("/inbox", headers={"last-event-id": "x"})).status_code == 400
@@ -335,9 +335,9 @@ async def test_inbox_long_poll_ends_when_a_status_comes(lamps: House) -> None:
         found: list[Any] = []
 
         async def poll() -> None:
-            found.append((await operator.get("/inbox?after=0&wait=5")).json()["items"])
+            found.append((await operator.get("/inbox?after=0&wait=60")).json()["items"])
 
-        with anyio.fail_after(3):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(poll)
                 await operator.post(f"{LAMP_PATH}/actions/blink")

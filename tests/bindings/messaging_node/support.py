@@ -16,7 +16,7 @@ NODE = "domain://msg-node.localhost"
 ALLOCATION = f"{NODE}/address-allocation"
 SM = f"{NODE}/sm"
 REGISTRY = "domain://registry.localhost"
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 Wire = dict[str, Any]
 

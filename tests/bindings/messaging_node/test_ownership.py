@@ -127,7 +127,7 @@ async def test_object_overwrites_no_other_object_and_no_device_s_thing(tmp_path:
             await m.send(
                 "update", "ctxt://localhost/p1/changes", {"value": {"flow": 7}}, **{"from": "ctxt://localhost/p1"}
             )
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 while (shown := await state(m, "thing://localhost/meter/x")).get("x") in (None, 1):
                     await anyio.lowlevel.checkpoint()
             assert shown["x"] == 2

@@ -76,7 +76,7 @@ async def test_entries_expire_unless_kept_alive_and_outlive_a_restart(tmp_path: 
     async with skep(tmp_path, messaging_node={"open": True, "compatible": True}) as house, client(house) as one:
         await one.ask("create", REGISTRY, registration(expires=1))
         await one.ask("create", REGISTRY, registration("hyperty://localhost/long"))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while await one.code("read", REGISTRY, {"resource": CHAT}) != 408:
                 pass
         assert await one.code("update", REGISTRY, {"resource": CHAT}) == 200
@@ -282,7 +282,7 @@ async def test_rest_exchanges_are_messages_and_their_responses(closed_house: Ske
     headers = {"authorization": f"Bearer {ann.token}"}
     async with (
         client(closed_house, "b", ann.token) as b,
-        httpx.AsyncClient(base_url=closed_house.http, headers=headers, timeout=10) as http,
+        httpx.AsyncClient(base_url=closed_house.http, headers=headers, timeout=30) as http,
     ):
         (address,) = await b.allocate()
         path = f"/node/{quote(address, safe='')}"

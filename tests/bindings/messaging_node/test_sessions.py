@@ -120,7 +120,7 @@ async def test_stale_sessions_are_collected(tmp_path: Path) -> None:
             (address,) = await lost.allocate()
             session = lost.session
         async with client(house, "other") as other:
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while await other.code("read", address) != 404:
                     pass
         async with connected(house) as late:

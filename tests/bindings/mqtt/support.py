@@ -38,7 +38,7 @@ from things.identity import AccountType, Role
 from twin.store import Twin, open_twin
 
 PASSWORD = "correct horse battery staple"
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 
 LAMP: dict[str, Any] = {
     "@context": "https://www.w3.org/2022/wot/td/v1.1",

@@ -37,7 +37,7 @@ async def test_the_smallest_agent_and_consumer_work_as_they_stand(tmp_path: Path
             try:
                 await watch.receive_on("things/kitchen/kettle/td")
                 consumer = run(consumer_code, port, PASSWORD)
-                output, _ = await anyio.to_thread.run_sync(lambda: consumer.communicate(timeout=20))
+                output, _ = await anyio.to_thread.run_sync(lambda: consumer.communicate(timeout=60))
             finally:
                 agent.kill()
                 await anyio.to_thread.run_sync(agent.communicate)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP = 2, 3, 4, 5, 6, 7, 9, 11, 13
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 PINGREQ_BYTES, DISCONNECT_BYTES = b"\xc0\x00", b"\xe0\x00"
 
 

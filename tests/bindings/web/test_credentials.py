@@ -173,7 +173,7 @@ async def test_a_token_in_an_address_is_refused_alike_by_everything_that_is_serv
             plain = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {ann.token}\r\n\r\n"
             request = plain if protocol is None else UPGRADE.format(path=target, host=host, protocol=protocol)
             name, _, port = host.rpartition(":")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 reader, writer = await asyncio.open_connection(name, int(port))
                 writer.write(request.encode())
                 answers[path] = (await reader.readline()).decode().split(" ")[1]

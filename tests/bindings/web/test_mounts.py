@@ -22,7 +22,7 @@ def connect_packet(user: str, password: str) -> bytes:
 
 
 async def test_mqtt_is_spoken_over_websocket_at_the_address_that_the_ready_file_names(tmp_path: Path) -> None:
-    async with skep(tmp_path / "home") as runtime, asyncio.timeout(20):
+    async with skep(tmp_path / "home") as runtime, asyncio.timeout(30):
         ann = await runtime.add("ann")
         url = str(runtime.running.ready_document()["mqttws"])
         answers = []
@@ -35,7 +35,7 @@ async def test_mqtt_is_spoken_over_websocket_at_the_address_that_the_ready_file_
 
 
 async def test_a_websocket_where_nothing_is_mounted_is_refused(tmp_path: Path) -> None:
-    async with skep(tmp_path / "home") as runtime, asyncio.timeout(20):
+    async with skep(tmp_path / "home") as runtime, asyncio.timeout(30):
         for path in ("/things", "/mqttx", "/"):
             with pytest.raises(InvalidStatus):
                 await connect(f"{runtime.http.replace('http', 'ws')}{path}")

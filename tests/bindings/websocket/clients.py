@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from tests.support import Account
 
-WITHIN_S = 10.0
+WITHIN_S = 30.0
 PROTOCOL = Subprotocol("webthingprotocol")
 
 

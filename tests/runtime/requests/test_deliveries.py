@@ -603,7 +603,7 @@ async def test_a_request_spoken_of_before_it_was_offered_again_is_lost_with_its_
 
 async def _until_waiting(h: House, count: int) -> None:
     """Until so many requests wait for the agent."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while len(await h.twin.ledger.waiting("agent", limit=10)) != count:  # noqa: ASYNC110 - in the database
             await anyio.sleep(0.002)
 

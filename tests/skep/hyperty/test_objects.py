@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def changes(observer: Observer, count: int) -> list[ObjectChange]:
     found: list[ObjectChange] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async for one in observer:
             found.append(one)
             if len(found) == count:

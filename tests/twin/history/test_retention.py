@@ -24,7 +24,7 @@ async def filled(history: HistoryStore) -> None:
 
 async def test_days_beyond_the_budget_go_whole_once_they_are_sealed(tmp_path: Path) -> None:
     async with open_history(tmp_path) as history:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await filled(history)
             unsealed = await history.trim(Budget(days=1), now=NOW, sealed=10)
             sealed = await history.trim(Budget(days=1), now=NOW, sealed=40)
@@ -37,7 +37,7 @@ async def test_days_beyond_the_budget_go_whole_once_they_are_sealed(tmp_path: Pa
 
 async def test_a_budget_in_bytes_keeps_the_newest_and_never_the_written_file(tmp_path: Path) -> None:
     async with open_history(tmp_path) as history:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await filled(history)
             size = history.size_bytes
             one = await history.trim(Budget(bytes=size - 1), now=NOW, sealed=40)
@@ -51,7 +51,7 @@ async def test_a_budget_in_bytes_keeps_the_newest_and_never_the_written_file(tmp
 
 async def test_unsealed_readings_go_only_when_told_so(tmp_path: Path) -> None:
     async with open_history(tmp_path) as history:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await filled(history)
             kept = await history.trim(Budget(days=1, bytes=0), now=NOW, sealed=0)
             gone = await history.trim(Budget(days=1, drop_unsealed=True), now=NOW, sealed=0)
@@ -63,7 +63,7 @@ async def test_unsealed_readings_go_only_when_told_so(tmp_path: Path) -> None:
 
 async def test_no_budget_keeps_everything(tmp_path: Path) -> None:
     async with open_history(tmp_path) as history:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await filled(history)
 
             assert await history.trim(Budget(), now=NOW, sealed=40) == ([], 0, 0)

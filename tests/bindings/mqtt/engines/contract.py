@@ -27,7 +27,7 @@ from bindings.mqtt.engines.seam import (
 )
 from things.identity import AccountType, Principal, Role
 
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 
 EngineType = Callable[[Sequence[Listener], Limits], Engine]
 

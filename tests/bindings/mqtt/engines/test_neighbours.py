@@ -153,7 +153,7 @@ async def test_qos_0_over_the_budget_is_read_later_and_not_refused(any_engine: E
         client.send(wire.PINGREQ_BYTES)
         await client.expect(0xD0)
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while lamp.twin.values.get(LAMP, Kind.PROPERTY, "level") is None:  # noqa: ASYNC110 - QoS 0 is not answered
                 await asyncio.sleep(0.01)
         assert time.monotonic() - began > 0.5
@@ -296,7 +296,7 @@ async def test_latest_values_of_a_wide_filter_are_all_sent_with_others_served(
         await viewer.expect(0x90)
         tasks.start_soon(receive)
         await check_service(canary, during_s=0.5)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while len(topics) < 6_001:  # noqa: ASYNC110 - they come when they come
                 await asyncio.sleep(0.01)
         viewer.send(wire.PINGREQ_BYTES)
@@ -326,7 +326,7 @@ async def test_the_same_filter_again_and_again_costs_the_list_once(any_engine: E
         def since_the_last_suback() -> int:
             return kinds[::-1].index(9)
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while kinds.count(9) < 500 or since_the_last_suback() < 1_001:  # noqa: ASYNC110 - they come when they come
                 await asyncio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -351,7 +351,7 @@ async def test_a_latest_value_is_never_behind_a_newer_one_of_its_topic(any_engin
             await agent.expect(0x40)
             await agent.expect(0x40)
         seen: dict[str, list[int]] = {}
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while len(seen) < 2_000 or any(seen[f"things/lights/lamp/property/p{n}"][-1] < 39 for n in (0, 1000, 1999)):
                 topic, payload, _, _ = await viewer.publish_of()
                 seen.setdefault(topic, []).append(int(payload))

@@ -27,7 +27,7 @@ from bindings.mqtt.engines.seam import (
 )
 from things.identity import AccountType, Principal
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 PASSWORD = b"secret"
 
 

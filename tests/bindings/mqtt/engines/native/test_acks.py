@@ -44,7 +44,7 @@ async def test_a_commit_that_ends_early_waits_for_the_one_before_it() -> None:
     await asyncio.sleep(0)
     assert client.acknowledged == []
     first.set_result(ACCEPTED)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await client.acks.settled()
 
     assert client.acknowledged == [(1, 10, 0), (2, 11, 0x87)]
@@ -73,7 +73,7 @@ async def test_coroutines_run_at_the_same_time() -> None:
     await asyncio.sleep(0)
     assert running == [1, 2, 3]
     gate.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await client.acks.settled()
 
     assert [packet_id for _, packet_id, _ in client.acknowledged] == [1, 2, 3]
@@ -88,7 +88,7 @@ async def test_a_failed_commit_ends_acknowledging_and_is_reported_once() -> None
     futures[1].set_exception(OSError("disk"))
     futures[2].set_exception(OSError("disk"))
     futures[3].set_result(ACCEPTED)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await client.acks.settled()
 
     assert client.acknowledged == [(1, 1, 0)]
@@ -103,7 +103,7 @@ async def test_qos_0_needs_no_acknowledgement_and_fails_alone() -> None:
 
     lost.set_exception(OSError("disk"))
     kept.set_result(ACCEPTED)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await client.acks.settled()
 
     assert client.acknowledged == [(1, 1, 0)]
@@ -115,7 +115,7 @@ async def test_a_cancelled_commit_counts_as_failed() -> None:
     client.acks.add(1, 1, cancelled)
 
     cancelled.cancel()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await client.acks.settled()
 
     assert client.acknowledged == []

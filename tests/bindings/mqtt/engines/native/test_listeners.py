@@ -218,7 +218,7 @@ async def over_websocket(served: Served) -> AsyncIterator[str]:
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not server.started:  # noqa: ASYNC110, uvicorn does not announce its start
                 await asyncio.sleep(0.01)
         yield f"ws://{LOOPBACK}:{server.servers[0].sockets[0].getsockname()[1]}/mqtt"
@@ -236,7 +236,7 @@ async def test_mqtt_is_spoken_over_websocket_whatever_the_messages_cut() -> None
             for start in range(0, len(data), 7):
                 await peer.send(data[start : start + 7])
             received = b""
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while not received.endswith(b"\x40\2\0\1"):
                     received += bytes(await peer.recv())  # type: ignore[arg-type]
 
@@ -252,7 +252,7 @@ async def test_a_websocket_without_the_subprotocol_or_with_text_is_closed() -> N
             await websocket(url)
         async with websocket(url, subprotocols=MQTT) as peer:
             await peer.send("text")
-            with pytest.raises(ConnectionClosed), anyio.fail_after(10):
+            with pytest.raises(ConnectionClosed), anyio.fail_after(30):
                 await peer.recv()
 
         await served.all_gone()
@@ -263,7 +263,7 @@ async def test_the_engine_ends_a_websocket_it_closes() -> None:
     async with serving() as served, over_websocket(served) as url, websocket(url, subprotocols=MQTT) as peer:
         await peer.send(b"\xe0\0")
 
-        with pytest.raises(ConnectionClosed), anyio.fail_after(10):
+        with pytest.raises(ConnectionClosed), anyio.fail_after(30):
             await peer.recv()
 
         await served.all_gone()
