@@ -76,7 +76,7 @@ class _OneRole(Input):
     role: dict[str, JSONValue]
 
 
-class _RoleName(Input):
+class _ByName(Input):
     name: _Name
 
 
@@ -84,7 +84,7 @@ class _OneRule(Input):
     rule: dict[str, JSONValue]
 
 
-class _RuleID(Input):
+class _ByID(Input):
     id: _Name
 
 
@@ -92,12 +92,7 @@ class _OneSet(Input):
     policy_set: dict[str, JSONValue]
 
 
-class _SetID(Input):
-    id: _Name
-
-
-class _SetVersion(Input):
-    id: _Name
+class _SetVersion(_ByID):
     version: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -131,20 +126,20 @@ class AuthzAdmin(MethodService):
                 Method(
                     name="removeRole",
                     title="Remove a custom role",
-                    input=_RoleName,
+                    input=_ByName,
                     run=self._remove_role,
                     output=False,
                 ),
                 Method(name="listRules", title="List rules", input=Nothing, run=self._list_rules, safe=True),
                 Method(name="putRule", title="Create or replace a rule", input=_OneRule, run=self._put_rule),
-                Method(name="removeRule", title="Remove a rule", input=_RuleID, run=self._remove_rule, output=False),
+                Method(name="removeRule", title="Remove a rule", input=_ByID, run=self._remove_rule, output=False),
                 Method(name="listPolicySets", title="List policy sets", input=Nothing, run=self._list_sets, safe=True),
                 Method(name="getPolicySet", title="Read a policy set", input=_SetVersion, run=self._get_set, safe=True),
                 Method(name="putPolicySet", title="Activate a policy set", input=_OneSet, run=self._put_set),
                 Method(
                     name="removePolicySet",
                     title="Deactivate a policy set",
-                    input=_SetID,
+                    input=_ByID,
                     run=self._remove_set,
                     output=False,
                 ),
@@ -166,7 +161,7 @@ class AuthzAdmin(MethodService):
         self._record("role-defined", principal.account, document.name)
         return role_document(document.rights())
 
-    async def _remove_role(self, given: _RoleName, principal: Principal) -> JSONValue:
+    async def _remove_role(self, given: _ByName, principal: Principal) -> JSONValue:
         await self._authorizer.remove_role(given.name)
         self._record("role-removed", principal.account, given.name)
         return None
@@ -177,7 +172,7 @@ class AuthzAdmin(MethodService):
     async def _put_rule(self, given: _OneRule, principal: Principal) -> JSONValue:
         return await _put_rule(self._authorizer, given.rule, principal, self._record)
 
-    async def _remove_rule(self, given: _RuleID, principal: Principal) -> JSONValue:
+    async def _remove_rule(self, given: _ByID, principal: Principal) -> JSONValue:
         await self._authorizer.remove_rule(given.id, principal)
         self._record("rule-removed", principal.account, given.id)
         return None
@@ -212,7 +207,7 @@ class AuthzAdmin(MethodService):
         self._record("policy-activated", principal.account, f"{document.id} {document.version}")
         return {"id": document.id, "version": document.version}
 
-    async def _remove_set(self, given: _SetID, principal: Principal) -> JSONValue:
+    async def _remove_set(self, given: _ByID, principal: Principal) -> JSONValue:
         await self._authorizer.remove_policy_set(set_id_of(given.id))
         self._record("policy-removed", principal.account, given.id)
         return None
@@ -276,9 +271,7 @@ class AuthzUser(MethodService):
             [
                 Method(name="listRules", title="List one's rules", input=Nothing, run=self._list_rules, safe=True),
                 Method(name="putRule", title="Set a rule about one's own Things", input=_OneRule, run=self._put_rule),
-                Method(
-                    name="removeRule", title="Remove one's rule", input=_RuleID, run=self._remove_rule, output=False
-                ),
+                Method(name="removeRule", title="Remove one's rule", input=_ByID, run=self._remove_rule, output=False),
                 Method(name="explain", title="Explain what one may do", input=Question, run=self._explain, safe=True),
             ],
             type_=ServiceType.OWN_RIGHTS,
@@ -293,7 +286,7 @@ class AuthzUser(MethodService):
     async def _put_rule(self, given: _OneRule, principal: Principal) -> JSONValue:
         return await _put_rule(self._authorizer, given.rule, principal, self._record)
 
-    async def _remove_rule(self, given: _RuleID, principal: Principal) -> JSONValue:
+    async def _remove_rule(self, given: _ByID, principal: Principal) -> JSONValue:
         await self._authorizer.remove_rule(given.id, principal)
         self._record("rule-removed", principal.account, given.id)
         return None

@@ -26,6 +26,27 @@ class Content(Protocol):
     def read_at(self, offset: int, length: int) -> bytes: ...
 
 
+class Opened(Protocol):
+    """A file that is open to be read at any place, as pyarrow's are."""
+
+    def size(self) -> int: ...
+
+    def read_at(self, nbytes: int, offset: int) -> bytes: ...
+
+
+class OpenedContent:
+    """The bytes of a file that stays open."""
+
+    def __init__(self, file: Opened) -> None:
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return self._file.read_at(length, offset)
+
+
 class BlockSums:
     """The checksums of bytes that come in pieces."""
 

@@ -2,6 +2,7 @@
 
 from dataclasses import field
 from enum import StrEnum
+from typing import TypedDict
 
 from pydantic import JsonValue
 
@@ -49,6 +50,17 @@ class Origin:
     session_id: str = ""
     source: str | None = None
     place: Place | None = None
+
+
+class Given(TypedDict, total=False):
+    """What a sender may add to a message, beside what it is about and what it says; as in `Message`."""
+
+    has_data: bool
+    message_id: str | None
+    created: int | None
+    expires_in_s: float | None
+    correlation: str | None
+    durable: bool
 
 
 @record

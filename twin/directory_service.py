@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json
 
-from things.addresses import Address, TwinID, is_twin
+from things.addresses import Address, is_twin
 from things.errors import Forbidden, Invalid, PreconditionFailed, UnknownThing
 from things.filters import And, Comparison, Field, Filter, Operator, Subject, parse_filter
 from things.identity import Principal
@@ -24,10 +24,10 @@ from things.records import Change, DirectoryChange, Entry
 from things.service_ids import DIRECTORY
 from things.td import ThingDescription
 from things.times import rfc3339
-from things.vocabulary import ServiceType, Term
+from things.vocabulary import ServiceType
 from twin.changes import shown_patch
 from twin.directory import OVERLAY_MEMBERS, DirectoryStore
-from twin.entries import TDVersion
+from twin.entries import NOT_KNOWN_THEN, TDVersion
 from twin.inputs import (
     ListChanges,
     ListTDs,
@@ -265,22 +265,11 @@ class DirectoryService(MethodService):
 
     async def _as_of(self, given: ThingAsOf, principal: Principal) -> JSONValue:
         """The TD as the caller would have seen it, with today's rights and addresses."""
-        thing_id = given.thing_id
-        version = await self._directory.as_of(thing_id, given.time)
-        if version is None or version.td is None:
-            raise UnknownThing(thing_id)
-        entry = Entry(
-            thing_id=thing_id,
-            td=version.td,
-            agent=TwinID.parse(thing_id).account if is_twin(thing_id) else None,
-            version=version.version,
-            created=version.published,
-            modified=version.published,
-        )
-        document = dict(self._view.of(entry, principal, given.protocol))
-        # Whether its agent is here now says nothing about then.
-        for name in (Term.ONLINE.value, Term.LAST_SEEN.value):
-            document.pop(name, None)
+        version = await self._directory.as_of(given.thing_id, given.time)
+        if version is None or (entry := version.entry) is None:
+            raise UnknownThing(given.thing_id)
+        shown = self._view.of(entry, principal, given.protocol)
+        document = {name: value for name, value in shown.items() if name not in NOT_KNOWN_THEN}
         return {**_version_document(version), "td": document}
 
     async def _register(self, given: RegisterTD, principal: Principal) -> JSONValue:

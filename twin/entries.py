@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
+from things.addresses import TwinID, is_twin
 from things.records import Entry
 from things.td import ThingDescription
+from things.vocabulary import Term
 from twin.database import Database, Prepared
 from twin.statements import upsert
 from twin.tables import EntryRow, TDVersionRow, table
@@ -25,6 +27,24 @@ class TDVersion:
     version: int
     published: int
     td: ThingDescription | None
+
+    @property
+    def entry(self) -> Entry | None:
+        """The directory's entry as it was then, as far as a version tells; None where the Thing was removed."""
+        if self.td is None:
+            return None
+        return Entry(
+            thing_id=self.thing_id,
+            td=self.td,
+            agent=TwinID.parse(self.thing_id).account if is_twin(self.thing_id) else None,
+            version=self.version,
+            created=self.published,
+            modified=self.published,
+        )
+
+
+NOT_KNOWN_THEN = frozenset({Term.ONLINE.value, Term.LAST_SEEN.value})
+"""Members of a TD that say whether its agent is here now, and nothing about then."""
 
 
 class EntryRows:

@@ -10,16 +10,15 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from things.addresses import Address, Kind, TwinID, is_twin
+from things.addresses import Address, Kind
 from things.errors import UnknownThing
 from things.identity import Principal
 from things.merge_patch import difference
 from things.messages import JSONValue, Operation
 from things.records import Entry, HistoryQuery, Row
 from things.times import rfc3339
-from things.vocabulary import Term
 from twin.directory import DirectoryStore
-from twin.entries import TDVersion
+from twin.entries import NOT_KNOWN_THEN, TDVersion
 from twin.readings import Readings
 from twin.search import May
 
@@ -113,21 +112,12 @@ class TimeTravel:
 
     def _td(self, version: TDVersion | None, principal: Principal, protocol: str | None) -> dict[str, Any] | None:
         """A former TD as this principal may see it; None where there is none to see."""
-        if version is None or version.td is None:
+        if version is None or (entry := version.entry) is None:
             return None
-        thing_id = version.thing_id
-        if not self._may(principal, Operation.READ, Address(thing_id)):
+        if not self._may(principal, Operation.READ, Address(version.thing_id)):
             return None
-        entry = Entry(
-            thing_id=thing_id,
-            td=version.td,
-            agent=TwinID.parse(thing_id).account if is_twin(thing_id) else None,
-            version=version.version,
-            created=version.published,
-            modified=version.published,
-        )
-        hidden = {Term.ONLINE.value, Term.LAST_SEEN.value}  # whether its agent is here now says nothing about then
-        return {name: value for name, value in self._view(entry, principal, protocol).items() if name not in hidden}
+        shown = self._view(entry, principal, protocol)
+        return {name: value for name, value in shown.items() if name not in NOT_KNOWN_THEN}
 
     async def _values(self, thing_ids: Sequence[str], time: int, principal: Principal) -> Mapping[str, Values]:
         """Property values at an instant, by Thing and name, as far as the caller may see their history."""

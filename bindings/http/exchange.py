@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 from urllib.parse import parse_qs
 
 from starlette.requests import ClientDisconnect
@@ -17,7 +17,7 @@ from bindings.wire.batch import checked_message_id
 from things.errors import Invalid, Malformed, TooLarge, Unauthenticated
 from things.identity import Principal
 from things.jsontext import decode, encode
-from things.messages import JSONValue, Message, Operation, Origin
+from things.messages import Given, JSONValue, Message, Operation, Origin
 from things.places import HERE, Place, Urls
 from things.records import MAX_COUNTER
 from things.times import parse_time
@@ -286,18 +286,7 @@ class Exchange:
     # ------------------------------------------------------------ messages
 
     def message(
-        self,
-        operation: Operation,
-        thing_id: str,
-        name: str,
-        data: JSONValue = None,
-        *,
-        has_data: bool = True,
-        message_id: str | None = None,
-        created: int | None = None,
-        expires_in_s: float | None = None,
-        correlation: str | None = None,
-        durable: bool = True,
+        self, operation: Operation, thing_id: str, name: str, data: JSONValue = None, **given: Unpack[Given]
     ) -> Message:
         """A message of this caller, received now."""
         return Message(
@@ -306,17 +295,12 @@ class Exchange:
             thing_id=thing_id,
             name=name,
             data=data,
-            has_data=has_data,
-            message_id=message_id,
-            created=created,
             received=self.context.sink.clock(),
-            expires_in_s=expires_in_s,
-            correlation=correlation,
             confirmation=self.confirmation(),
             size=self.size_each,
-            durable=durable,
             origin=self.placed_origin if operation in _ANSWERED else self.origin,
             trace_id=self._trace_id(),
+            **given,
         )
 
     async def stored(self, message: Message) -> None:

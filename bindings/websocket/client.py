@@ -1,12 +1,12 @@
 """One client of the web thing protocol, as far as those who carry out its operations know it."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from bindings.websocket.config import Limits
 from bindings.websocket.messages import Incoming
 from runtime.ports import Session, Sink
 from things.delivery import DeliveryStatus
-from things.messages import JSONValue, Message, Operation
+from things.messages import Given, JSONValue, Message, Operation
 
 
 class Client(Session, Protocol):
@@ -30,12 +30,8 @@ class Client(Session, Protocol):
         name: str,
         data: JSONValue = None,
         *,
-        has_data: bool = True,
-        message_id: str | None = None,
-        created: int | None = None,
-        expires_in_s: float | None = None,
-        correlation: str | None = None,
         of: Incoming | None = None,
+        **given: Unpack[Given],
     ) -> Message:
         """A message of this client, received now, made `of` what it sent."""
         ...

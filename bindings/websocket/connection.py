@@ -7,7 +7,7 @@ nothing more is read. Answers may overtake each other; what joins them with thei
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 
@@ -23,7 +23,7 @@ from things.delivery import DeliveryStatus
 from things.errors import SkepError, UnknownThing
 from things.identity import Principal
 from things.jsontext import encode
-from things.messages import JSONValue, Message, Operation, Origin
+from things.messages import Given, JSONValue, Message, Operation, Origin
 from things.places import Place
 from things.problems import problem
 from things.service_ids import DIRECTORY
@@ -149,12 +149,8 @@ class Connection:
         name: str,
         data: JSONValue = None,
         *,
-        has_data: bool = True,
-        message_id: str | None = None,
-        created: int | None = None,
-        expires_in_s: float | None = None,
-        correlation: str | None = None,
         of: Incoming | None = None,
+        **given: Unpack[Given],
     ) -> Message:
         """A message of this client, received now, made `of` what it sent."""
         return Message(
@@ -163,15 +159,11 @@ class Connection:
             thing_id=thing_id,
             name=name,
             data=data,
-            has_data=has_data,
-            message_id=message_id,
-            created=created,
             received=self.sink.clock(),
-            expires_in_s=expires_in_s,
-            correlation=correlation,
             confirmation=None if of is None else of.confirmation,
             size=0 if of is None else of.size,
             origin=self.origin,
+            **given,
         )
 
     async def call(self, service: str, method: str, **data: JSONValue) -> Any:

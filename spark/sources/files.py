@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
-from things.blocks import PartFile
+from things.blocks import OpenedContent, PartFile
 from things.errors import StorageDamaged, Unavailable
 from things.lake import (
     MANIFEST,
@@ -140,20 +140,7 @@ class LakeFiles:
             raise StorageDamaged(f"{folder}/{name} cannot be read: {error}") from error
 
     def _file(self, part: Part) -> PartFile:
-        return PartFile(part, lambda: _Content(self._filesystem.open_input_file(part.path)))
-
-
-class _Content:
-    """A file's bytes, as `things.blocks` asks for them."""
-
-    def __init__(self, file: pa.NativeFile) -> None:
-        self._file = file
-
-    def size(self) -> int:
-        return self._file.size()  # type: ignore[no-any-return]
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        return self._file.read_at(length, offset)  # type: ignore[no-any-return]
+        return PartFile(part, lambda: OpenedContent(self._filesystem.open_input_file(part.path)))
 
 
 def _dataset(files: Sequence[PartFile], schema: pa.Schema) -> pads.Dataset:

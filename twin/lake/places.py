@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from things.blocks import BlockSums, Content
+from things.blocks import BlockSums, Content, OpenedContent
 from things.errors import Conflict, SkepError, StorageFailed, StorageFull, Unavailable
 from things.lake import Part
 from things.whole_files import sync, written_whole
@@ -230,7 +230,7 @@ class RemotePlace:
             return stream.read()  # type: ignore[no-any-return]
 
     def content(self, path: str) -> Content:
-        return _RemoteContent(self._filesystem.open_input_file(path))
+        return OpenedContent(self._filesystem.open_input_file(path))
 
     def write(self, path: str, fill: Fill) -> Written:
         with _storage_errors(f"{self._url}/{path}"):
@@ -290,17 +290,6 @@ class _LocalContent:
             while len(data) < length and (more := file.read(length - len(data))):
                 data += more
             return data
-
-
-class _RemoteContent:
-    def __init__(self, file: pa.NativeFile) -> None:
-        self._file = file
-
-    def size(self) -> int:
-        return self._file.size()  # type: ignore[no-any-return]
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        return self._file.read_at(length, offset)  # type: ignore[no-any-return]
 
 
 class _Hashing:
