@@ -8,8 +8,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from gateway.backup.folders import refuse_missing
 from gateway.backup.passphrases import passphrase_of
-from gateway.backup.places import refuse_missing
 from gateway.backup.taking import last_taken, take
 from gateway.config import Config
 from things.errors import Invalid, SkepError

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import IO
 
 from gateway.backup.contents import LAKE, SECRET
+from gateway.backup.copying import PIECE
+from gateway.backup.folders import SHARED
 from gateway.backup.manifest import NAME, Entry, Manifest, manifest_of
-from gateway.backup.places import PIECE, SHARED, Source
+from gateway.backup.places import Source
 from gateway.home import BEGUN, RESTORING, held
 from gateway.inventory import FILE, HISTORY, RESTORED, TWIN, read_inventory, write_inventory
 from gateway.sqlite_files import is_readable

@@ -17,9 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from gateway.backup.archives import archive_writing, is_archive
 from gateway.backup.contents import LAKE, NOTE, files_of
+from gateway.backup.copying import Pace
+from gateway.backup.folders import BackupFolder, opened_folder
 from gateway.backup.manifest import Entry, Manifest
-from gateway.backup.places import BackupFolder, Pace, Writing, archive_writing, is_archive, opened_folder
+from gateway.backup.places import Writing
 from gateway.backup.sealed import SealedLake, sealed_lake
 from gateway.backup.stillness import still
 from gateway.config import Config

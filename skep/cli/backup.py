@@ -122,8 +122,8 @@ def verify(backup_path: Path, passphrase_file: Path | None, as_json: bool) -> No
 def ls(folder: Path, passphrase_file: Path | None, as_json: bool) -> None:
     """List the backups of a folder. Encrypted ones say more with their passphrase."""
     from gateway.backup.encryption import Keyring
+    from gateway.backup.folders import found_folder
     from gateway.backup.passphrases import passphrase_of
-    from gateway.backup.places import found_folder
 
     found = list(found_folder(folder.expanduser().absolute(), Keyring(passphrase_of(passphrase_file))).listed())
     if as_json:

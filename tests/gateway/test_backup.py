@@ -18,8 +18,9 @@ import pytest
 
 from authn.audit import read as audit_of
 from gateway.backup.encryption import CHUNK, DecryptedReader, EncryptedWriter, Keyring, new_key
+from gateway.backup.folders import found_folder
 from gateway.backup.manifest import Entry, Manifest, manifest_of, manifest_text
-from gateway.backup.places import found_folder, source_of
+from gateway.backup.places import source_of
 from gateway.backup.restoring import AHEAD, restore, verify
 from gateway.backup.stillness import allowed_to_remove, still
 from gateway.backup.taking import Taken, last_taken, take

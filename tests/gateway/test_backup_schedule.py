@@ -15,7 +15,7 @@ import pytest
 from authn.audit import read as audit_of
 from gateway import assembly
 from gateway.backup.encryption import Keyring
-from gateway.backup.places import found_folder
+from gateway.backup.folders import found_folder
 from gateway.backup.schedule import AGAIN_S, FIRST_S, Schedule
 from gateway.backup.taking import last_taken, take
 from gateway.config import Config

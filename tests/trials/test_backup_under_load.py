@@ -17,7 +17,8 @@ import anyio
 import pytest
 
 from gateway.backup.encryption import Keyring
-from gateway.backup.places import found_folder, source_of
+from gateway.backup.folders import found_folder
+from gateway.backup.places import source_of
 from gateway.backup.restoring import AHEAD, restore, verify
 from gateway.backup.taking import last_taken
 from tests.support import PUMP, Account, skep
