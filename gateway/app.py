@@ -24,10 +24,11 @@ import uvloop
 from anyio.abc import TaskStatus
 
 from gateway import logs, reloading
-from gateway.assembly import Assembly, Running
+from gateway.assembly import Assembly
 from gateway.config import Config
 from gateway.home import COMMAND, RUNTIME, prepared, write_whole
 from gateway.hosts import NameFinder
+from gateway.running import Running
 from gateway.stores import open_stores
 from gateway.supervision import READY, STOPPING, ServiceManager
 
@@ -56,7 +57,7 @@ async def started(home: Path, config: Config | None = None, *, who: str = RUNTIM
                 await core.start(_served, assembly.runtime.serve)
                 await core.start(assembly.lake.serve)
                 core.start_soon(assembly.sealing.serve)
-                core.start_soon(assembly.keep_house)
+                core.start_soon(assembly.chores.serve)
                 core.start_soon(assembly.backups.serve)
                 core.start_soon(finder.watch, names, assembly.renamed)
                 core.start_soon(stores.stocktaking.keep, lambda: stores.progress, stores.marks)

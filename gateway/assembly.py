@@ -4,9 +4,7 @@ Nothing runs yet: `gateway.app` starts what is put together here, and ends it.
 """
 
 import logging
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,14 +33,15 @@ from bindings.websocket.binding import PATH as WEB_THING_PATH
 from bindings.websocket.binding import WebSocketBinding
 from gateway.audit import MessageAudit
 from gateway.backup.schedule import Schedule
-from gateway.backup.stillness import allowed_to_remove
+from gateway.chores import Chores
 from gateway.config import Config, parse_listener
 from gateway.core_settings import core_settings
 from gateway.descriptors import raise_limit, shared_out
 from gateway.engines import mqtt_engine
+from gateway.health import Condition
 from gateway.home import gateway_id
-from gateway.inventory import read_notes
 from gateway.retention import Retention
+from gateway.running import MQTT_PATH, Running
 from gateway.sealing import Sealing
 from gateway.stores import Stores
 from gateway.upkeep import Upkeep
@@ -72,56 +71,6 @@ from twin.search import Search
 from twin.values_service import ValuesService
 
 log = logging.getLogger(__name__)
-
-_HOUSE_S = 60.0
-MQTT_PATH = "/mqtt"
-"""Where MQTT is spoken over WebSocket."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """A started runtime and the addresses under which others reach it (None = off); they follow its names."""
-
-    stores: Stores
-    runtime: Runtime
-    sealing: Sealing
-    certificates: Certificates
-    places: Places
-
-    @property
-    def http(self) -> str | None:
-        return self.places.urls().http
-
-    @property
-    def https(self) -> str | None:
-        return self.places.urls().https
-
-    @property
-    def mqtt(self) -> str | None:
-        return self.places.urls().mqtt
-
-    @property
-    def mqtts(self) -> str | None:
-        return self.places.urls().mqtts
-
-    @property
-    def mqtt_over_websocket(self) -> str | None:
-        """The address at the HTTP listeners; the engine amqtt has none."""
-        base = self.https or self.http
-        native = self.stores.config.mqtt.engine == "native"
-        return f"ws{base.removeprefix('http')}{MQTT_PATH}" if base and native else None
-
-    def ready_document(self) -> dict[str, str | int | None]:
-        """What the ready file says: process id, addresses as URLs, and the file of the CA that signed the server."""
-        return {
-            "pid": os.getpid(),
-            "https": self.https,
-            "http": self.http,
-            "mqtt": self.mqtt,
-            "mqtts": self.mqtts,
-            "mqttws": self.mqtt_over_websocket,
-            "ca": str(self.certificates.ca_file) if self.https or self.mqtts else None,
-        }
 
 
 class Assembly:
@@ -188,6 +137,13 @@ class Assembly:
             steady=stores.clocks.steady,
             record=lambda where: stores.authenticator.audit.record("backup", by="skep", target=where),
         )
+        self.chores = Chores(
+            stores=stores,
+            certificates=self.certificates,
+            retention=self.retention,
+            upkeep=self.upkeep,
+            backups=self.backups,
+        )
         for service in self._services(views):
             self.runtime.services.add(service)
         self._bind(stores)
@@ -206,6 +162,14 @@ class Assembly:
         )
         if (problem := self.descriptors.problem) is not None:
             log.warning("fewer connections than configured", extra={"detail": problem})
+        condition = Condition(
+            stores=stores,
+            certificates=self.certificates,
+            descriptors=self.descriptors,
+            counters=self.runtime.metrics,
+            chores=(self.sealing, self.retention, self.upkeep, self.backups),
+            measured=(self.sealing, self.upkeep, self.backups),
+        )
         tls = self.certificates.server_context() if config.http.https or config.mqtt.mqtts else None
         engine = mqtt_engine(config, tls, stores.home, stores.clocks.steady, max_connections=self.descriptors.mqtt)
         self._mqtt = MqttBinding(
@@ -231,7 +195,7 @@ class Assembly:
             ),
             tls=tls if config.http.https else None,
             accounts=stores.authenticator,
-            health=Health(ready=self._not_ready, warnings=self._warnings, metrics=self._metrics),
+            health=Health(ready=condition.not_ready, warnings=condition.warnings, metrics=condition.metrics),
             documents={
                 "/vocabulary/skep.jsonld": CONTEXT,
                 "/asyncapi.json": _laid_together(asyncapi.described(), web_things_described(WEB_THING_PATH)),
@@ -288,35 +252,6 @@ class Assembly:
             agent = TwinID.parse(service.thing_id).account
             td = ThingDescription.of(service.td, agent=True)
             await self._stores.twin.directory.put(service.thing_id, td, agent=agent)
-
-    async def keep_house(self) -> None:
-        """What has to be done from time to time, for ever: expired registrations, old readings, certificates, the
-        time that was seen. What fails holds nothing else up."""
-        chores: Sequence[Callable[[], Awaitable[object]]] = (
-            self._stores.twin.directory.purge_expired,
-            partial(self._removing, self.retention.keep),
-            partial(self._removing, self.upkeep.keep),
-            self._renew,
-            self.backups.keep,
-            lambda: anyio.to_thread.run_sync(self._stores.time.note),
-        )
-        while True:
-            await anyio.sleep(_HOUSE_S)
-            for chore in chores:
-                try:
-                    await chore()
-                except SkepError as error:
-                    log.error("housekeeping put off", extra={"code": error.code, "detail": error.detail})
-
-    async def _removing(self, chore: Callable[[], Awaitable[object]]) -> None:
-        """What lets files go waits while a backup is taken, which copies what it has listed."""
-        with allowed_to_remove(self._stores.home) as allowed:
-            if allowed:
-                await chore()
-
-    async def _renew(self) -> None:
-        if self.certificates.renew_if_due():
-            log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})
 
     def _services(self, views: TwinViews) -> Sequence[Service]:
         stores = self._stores
@@ -404,45 +339,6 @@ class Assembly:
         ended = self.runtime.revoke(covers)
         if ended:
             log.info("sessions ended", extra={"count": ended})
-
-    def _not_ready(self) -> Mapping[str, str]:
-        twin, found = self._stores.twin, {}
-        if twin.failure is not None:
-            found["storage"] = twin.failure.detail
-        if twin.history.is_full:
-            found["space"] = "no space left for data"
-        if self._stores.authorizer.problem is not None:
-            found["rights"] = self._stores.authorizer.problem
-        return found
-
-    def _warnings(self) -> Mapping[str, str]:
-        found = {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
-        if (problem := self._stores.authenticator.audit.problem) is not None:
-            found["audit"] = problem
-        if (problem := self._stores.time.problem) is not None:
-            found["clock"] = problem
-        if (problem := self.descriptors.problem) is not None:
-            found["descriptors"] = problem
-        for number, note in enumerate(read_notes(self._stores.home), 1):
-            found[f"store-{number}"] = f"{note.store}: {note.detail} (seen? skep stores clear)"
-        for part in (self.sealing, self.retention, self.upkeep, self.backups):
-            found.update(part.warnings())
-        return found
-
-    def _metrics(self) -> str:
-        return (
-            f"{self.runtime.metrics.text()}"
-            "# HELP skep_clock_trusted 0 while the clock is earlier than times that were seen or stamped before.\n"
-            "# TYPE skep_clock_trusted gauge\n"
-            f"skep_clock_trusted {int(self._stores.time.problem is None)}\n"
-            "# HELP skep_clock_behind_seconds By how much the clock is behind times that were stamped already.\n"
-            "# TYPE skep_clock_behind_seconds gauge\n"
-            f"skep_clock_behind_seconds {self._stores.time.behind_us / 1e6:.3f}\n"
-            "# HELP skep_stores_set_aside Storage that were missing, shortened or set aside and not cleared yet.\n"
-            "# TYPE skep_stores_set_aside gauge\n"
-            f"skep_stores_set_aside {len(read_notes(self._stores.home))}\n"
-            f"{self.sealing.metrics()}{self.upkeep.metrics()}{self.backups.metrics()}"
-        )
 
 
 def _laid_together(*descriptions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

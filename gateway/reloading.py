@@ -9,8 +9,8 @@ import logging
 import anyio.to_thread
 
 from gateway import logs
-from gateway.assembly import Running
 from gateway.config import Config
+from gateway.running import Running
 from gateway.supervision import ServiceManager
 from things.errors import SkepError
 
