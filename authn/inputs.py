@@ -66,7 +66,7 @@ class Serial(Input):
     serial: Name
 
 
-class Session(Input):
+class SessionID(Input):
     session_id: Name
 
 

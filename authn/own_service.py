@@ -2,7 +2,7 @@
 
 from authn.authenticator import LocalAuthenticator
 from authn.documents import certificate_document, profile, sessions_document, token_document
-from authn.inputs import DisplayName, Logout, OwnPassword, PublicKey, Refresh, Serial, Session, Token
+from authn.inputs import DisplayName, Logout, OwnPassword, PublicKey, Refresh, Serial, SessionID, Token
 from authn.service import LiveSessions
 from things.identity import Principal
 from things.messages import JSONValue, Operation
@@ -59,7 +59,7 @@ class AuthnUser(MethodService):
                 Method(
                     name="listSessions", title="List one's sessions", input=Nothing, run=self._list_sessions, safe=True
                 ),
-                Method(name="endSession", title="End one's login", input=Session, run=self._end, output=False),
+                Method(name="endSession", title="End one's login", input=SessionID, run=self._end, output=False),
             ],
             type_=ServiceType.OWN_ACCOUNT,
             title="My account",
@@ -112,6 +112,6 @@ class AuthnUser(MethodService):
         live = self._sessions(principal.account)
         return sessions_document(self._register.logins.values(), live, principal.account)
 
-    async def _end(self, given: Session, principal: Principal) -> JSONValue:
+    async def _end(self, given: SessionID, principal: Principal) -> JSONValue:
         await self._administration.end_login(given.session_id, by=principal.account, of=principal.account)
         return None

@@ -33,7 +33,7 @@ from authn.inputs import (
     Password,
     Role,
     Serial,
-    Session,
+    SessionID,
     Token,
     UpdateClient,
 )
@@ -96,7 +96,7 @@ class AuthnAdmin(MethodService):
                     name="listSessions", title="List sessions", input=MaybeClient, run=self._list_sessions, safe=True
                 ),
                 Method(
-                    name="endSession", title="End a login or connection", input=Session, run=self._end, output=False
+                    name="endSession", title="End a login or connection", input=SessionID, run=self._end, output=False
                 ),
                 Method(
                     name="endSessions", title="End all of an account", input=Client, run=self._end_all, output=False
@@ -228,7 +228,7 @@ class AuthnAdmin(MethodService):
     async def _list_sessions(self, given: MaybeClient, _principal: Principal) -> JSONValue:
         return sessions_document(self._register.logins.values(), self._sessions(given.client_id), given.client_id)
 
-    async def _end(self, given: Session, principal: Principal) -> JSONValue:
+    async def _end(self, given: SessionID, principal: Principal) -> JSONValue:
         if self._end_session(given.session_id):
             self._authenticator.audit.record(
                 "session-ended", by=principal.account, details={"session": given.session_id}

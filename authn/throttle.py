@@ -16,7 +16,7 @@ MAX_TRACKED = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class LoginBudget:
     """`burst` tries at once, one more every `refill_s` seconds."""
 
     burst: int
@@ -27,17 +27,17 @@ class Budget:
 class LoginBudgets:
     """What may be tried; an empty pair budget is full again after five minutes."""
 
-    pair: Budget = Budget(burst=10, refill_s=30)
-    account: Budget = Budget(burst=100, refill_s=6)
-    source: Budget = Budget(burst=100, refill_s=3)
+    pair: LoginBudget = LoginBudget(burst=10, refill_s=30)
+    account: LoginBudget = LoginBudget(burst=100, refill_s=6)
+    source: LoginBudget = LoginBudget(burst=100, refill_s=3)
 
     @staticmethod
     def per_minute(tries: int) -> "LoginBudgets":
         """`tries` a minute for an account from one source, ten times that for the account and for the source."""
         return LoginBudgets(
-            pair=Budget(burst=tries, refill_s=60 / tries),
-            account=Budget(burst=10 * tries, refill_s=6 / tries),
-            source=Budget(burst=10 * tries, refill_s=6 / tries),
+            pair=LoginBudget(burst=tries, refill_s=60 / tries),
+            account=LoginBudget(burst=10 * tries, refill_s=6 / tries),
+            source=LoginBudget(burst=10 * tries, refill_s=6 / tries),
         )
 
 
@@ -66,7 +66,7 @@ class Throttle:
         for key, budget in self._keys(account, source):
             self._put(key, max(0.0, self._level(key, budget, now) - 1), now)
 
-    def _keys(self, account: str, source: str | None) -> list[tuple[tuple[str, str], Budget]]:
+    def _keys(self, account: str, source: str | None) -> list[tuple[tuple[str, str], LoginBudget]]:
         place = network_of(source)
         # Ids longer than an account's can only be wrong; they share one budget instead of each taking memory.
         name = account if len(account) <= 64 else "?"
@@ -75,7 +75,7 @@ class Throttle:
             keys.append((("*", place), self._budgets.source))
         return keys
 
-    def _level(self, key: tuple[str, str], budget: Budget, now: float) -> float:
+    def _level(self, key: tuple[str, str], budget: LoginBudget, now: float) -> float:
         level, at = self._spent.get(key, (0.0, now))
         return max(0.0, level - (now - at) / budget.refill_s)
 

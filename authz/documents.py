@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
-from authz.patterns import Pattern
+from authz.patterns import RulePattern
 from authz.roles import BUILT_IN, LOOKING, OPERATING, Grant, RoleRights, Scope
 from authz.rules import Effect, Rule
 from things.addresses import Kind
@@ -78,8 +78,8 @@ class RoleDocument(Document):
                 operations=frozenset(grant.operations),
                 # A directory entry is registered; a twin is published by its agent alone.
                 scope=grant.scope,
-                things=tuple(Pattern.parse(text) for text in grant.things),
-                names=tuple(Pattern.parse(text) for text in grant.names),
+                things=tuple(RulePattern.parse(text) for text in grant.things),
+                names=tuple(RulePattern.parse(text) for text in grant.names),
             )
             for grant in self.grants
         )
@@ -122,9 +122,9 @@ class RuleDocument(Document):
         return Rule(
             rule_id=self.id,
             effect=self.effect,
-            thing=Pattern.parse(self.thing),
+            thing=RulePattern.parse(self.thing),
             kind=self.kind,
-            name=None if self.name is None else Pattern.parse(self.name),
+            name=None if self.name is None else RulePattern.parse(self.name),
             operations=frozenset(self.operations),
             accounts=frozenset(self.accounts),
             roles=frozenset(self.roles),
@@ -188,7 +188,7 @@ def rule_document(rule: Rule) -> dict[str, JSONValue]:
 
 def _pattern(text: Any) -> str:
     try:
-        return str(Pattern.parse(text))
+        return str(RulePattern.parse(text))
     except Invalid as error:
         raise ValueError(error.detail) from error
 

@@ -12,7 +12,7 @@ MAX_STARS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class RulePattern:
     """One pattern; made by `parse`."""
 
     text: str
@@ -42,7 +42,7 @@ class Pattern:
         return head.startswith(text) or (bool(star) and text.startswith(head))
 
     @staticmethod
-    def parse(text: object) -> "Pattern":
+    def parse(text: object) -> "RulePattern":
         """Raises Invalid for what no id or name could match."""
         if not isinstance(text, str) or not text or len(text) > MAX_CHARS:
             raise Invalid(f"a pattern is text of 1 to {MAX_CHARS} characters")
@@ -50,7 +50,7 @@ class Pattern:
             raise Invalid(f"a pattern holds at most {MAX_STARS} stars")
         if not text.isprintable():
             raise Invalid("a pattern holds no control characters")
-        return Pattern(text)
+        return RulePattern(text)
 
     def __str__(self) -> str:
         return self.text

@@ -7,7 +7,7 @@ fit a deny. What a subscriber sees is decided for each message; this spares only
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from authz.patterns import Pattern
+from authz.patterns import RulePattern
 from authz.policy.conditions import Truth
 from authz.policy.facts import UNKNOWN, Facts, Missing
 from authz.policy.judging import decision_of
@@ -87,7 +87,7 @@ def _fits(rule: Rule, prospect: Prospect) -> Truth:
     return False if thing is False or name is False else None if thing is None or name is None else True
 
 
-def _matches(pattern: Pattern, text: str | None) -> Truth:
+def _matches(pattern: RulePattern, text: str | None) -> Truth:
     if text is None:
         return True if pattern.text == "*" else None
     return pattern.matches(text)
@@ -106,7 +106,7 @@ def _covers(grant: Grant, prospect: Prospect, account_type: Callable[[str], Acco
     )
 
 
-def _any_matches(patterns: Iterable[Pattern], text: str | None) -> bool:
+def _any_matches(patterns: Iterable[RulePattern], text: str | None) -> bool:
     patterns = tuple(patterns)
     return not patterns or any(_matches(pattern, text) is not False for pattern in patterns)
 

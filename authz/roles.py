@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from authz.patterns import Pattern
+from authz.patterns import RulePattern
 from things.addresses import TWIN_PREFIX, Address
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
@@ -42,8 +42,8 @@ class Grant:
 
     operations: frozenset[Operation]
     scope: Scope = Scope.ANY
-    things: tuple[Pattern, ...] = ()
-    names: tuple[Pattern, ...] = ()
+    things: tuple[RulePattern, ...] = ()
+    names: tuple[RulePattern, ...] = ()
 
     def covers(
         self,

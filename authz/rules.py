@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from authz.patterns import Pattern
+from authz.patterns import RulePattern
 from things.addresses import Address, Kind
 from things.identity import AccountType, Principal, Role
 from things.messages import Operation
@@ -30,9 +30,9 @@ class Rule:
 
     rule_id: str
     effect: Effect
-    thing: Pattern
+    thing: RulePattern
     kind: Kind | None = None
-    name: Pattern | None = None
+    name: RulePattern | None = None
     operations: frozenset[Operation] = frozenset()
     accounts: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()

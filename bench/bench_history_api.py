@@ -23,7 +23,7 @@ from runtime.clocks import wall_clock
 from things.addresses import Kind
 from things.records import HistoryQuery, Reading, Row
 from twin.history import HistoryStore, open_history
-from twin.history.retention import Budget
+from twin.history.retention import HotBudget
 from twin.lake.client import LakeClient
 from twin.readings import Readings
 
@@ -130,7 +130,7 @@ async def run(folder: Path, days: int, per_day: int, rounds: int) -> dict[str, d
                 ours, theirs = await measure(readings, plain, page, rounds)
                 figures[f"hot: {name}"] = {"ms": ours, "plain_ms": theirs, "ratio": theirs / ours}
             sealed = await lake.seal()
-            await history.trim(Budget(days=0), now=NOON + days * DAY, sealed=sealed["last"])
+            await history.trim(HotBudget(days=0), now=NOON + days * DAY, sealed=sealed["last"])
             for name, page in pages(days, per_day).items():
                 ours, theirs = await measure(readings, plain, page, max(rounds // 4, 3))
                 figures[f"lake: {name}"] = {"ms": ours, "plain_ms": theirs, "ratio": theirs / ours}

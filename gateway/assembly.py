@@ -26,7 +26,7 @@ from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.websocket import WebSocketEndpoint
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.engines.native import NativeEngine
-from bindings.mqtt.inbox_positions import InboxMarks
+from bindings.mqtt.inbox_positions import InboxPositions
 from bindings.mqtt.missed import Depth
 from bindings.websocket.asyncapi import described as web_things_described
 from bindings.websocket.binding import PATH as WEB_THING_PATH
@@ -62,7 +62,7 @@ from things.td import ThingDescription
 from things.twin_td import FormsOf
 from twin.directory_service import DirectoryService
 from twin.history.quality import QualityWatch
-from twin.history.retention import Budget
+from twin.history.retention import HotBudget
 from twin.history_service import HistoryService
 from twin.lake.client import LakeClient
 from twin.lake_tables import beside
@@ -114,7 +114,7 @@ class Assembly:
             interval_s=config.history.seal_interval_s,
             rows=config.history.seal_rows,
         )
-        budget = Budget(days=config.history.keep_hot_days, bytes=config.history.keep_hot_bytes)
+        budget = HotBudget(days=config.history.keep_hot_days, bytes=config.history.keep_hot_bytes)
         self.retention = Retention(
             trim=lambda: twin.history.trim(budget, now=stores.clocks.now(), sealed=self.sealing.mark),
             lake=self.lake,
@@ -175,7 +175,7 @@ class Assembly:
         self._mqtt = MqttBinding(
             engine,
             schemes=[scheme for scheme in ("mqtt", "mqtts") if getattr(config.mqtt, scheme)],
-            marks=InboxMarks(stores.home / "mqtt-inbox.json"),
+            positions=InboxPositions(stores.home / "mqtt-inbox.json"),
             depth=Depth(seconds=config.mqtt.max_missed_s, max_bytes=config.mqtt.max_missed_bytes),
             places=self.places,
         )
@@ -198,7 +198,7 @@ class Assembly:
             health=Health(ready=condition.not_ready, warnings=condition.warnings, metrics=condition.metrics),
             documents={
                 "/vocabulary/skep.jsonld": CONTEXT,
-                "/asyncapi.json": _laid_together(asyncapi.described(), web_things_described(WEB_THING_PATH)),
+                "/asyncapi.json": _merged(asyncapi.described(), web_things_described(WEB_THING_PATH)),
                 "/openapi.json": openapi.described(),
             },
             places=self.places,
@@ -341,7 +341,7 @@ class Assembly:
             log.info("sessions ended", extra={"count": ended})
 
 
-def _laid_together(*descriptions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _merged(*descriptions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Channels and operations of several bindings."""
     parts = ("channels", "operations")
     return {part: {name: one for found in descriptions for name, one in found[part].items()} for part in parts}

@@ -117,7 +117,7 @@ class RoleLimits(Section):
     bytes_per_second: float | None = Field(None, gt=0, description="instead of limits.bytes_per_second")
 
 
-class Limits(Section):
+class LimitsSection(Section):
     """Bounds of messages and sessions."""
 
     messages_per_second: float = Field(5_000.0, gt=0, description="per account, over all bindings")
@@ -267,7 +267,7 @@ class Config(Section):
     http: HTTP = HTTP()
     mqtt: MQTT = MQTT()
     requests: Requests = Requests()
-    limits: Limits = Limits()
+    limits: LimitsSection = LimitsSection()
     history: History = History()
     backup: Backup = Backup()
     security: Security = Security()
@@ -306,16 +306,16 @@ class Config(Section):
     ) -> "Config":
         """Lay listeners from the command line over the file's; None leaves one as it is, `off` switches it off."""
 
-        def laid(given: str | None, standing: str | None) -> str | None:
+        def layered(given: str | None, standing: str | None) -> str | None:
             return standing if given is None else None if given in ("off", "") else given
 
         return self.model_copy(
             update={
                 "http": self.http.model_copy(
-                    update={"http": laid(http, self.http.http), "https": laid(https, self.http.https)}
+                    update={"http": layered(http, self.http.http), "https": layered(https, self.http.https)}
                 ),
                 "mqtt": self.mqtt.model_copy(
-                    update={"mqtt": laid(mqtt, self.mqtt.mqtt), "mqtts": laid(mqtts, self.mqtt.mqtts)}
+                    update={"mqtt": layered(mqtt, self.mqtt.mqtt), "mqtts": layered(mqtts, self.mqtt.mqtts)}
                 ),
             }
         )

@@ -3,7 +3,7 @@
 from gateway.config import Config
 from runtime.admission.rate import Budget
 from runtime.requests.handler import RequestLimits
-from runtime.requests.reachable_agents import Order
+from runtime.requests.reachable_agents import OrderPolicy
 from runtime.settings import Settings
 
 
@@ -32,7 +32,7 @@ def core_settings(config: Config) -> Settings:
         ),
         rpc_deadline_s=requests.rpc_deadline_s,
         keep_requests_s=requests.keep_s,
-        order=Order(requests.order),
+        order=OrderPolicy(requests.order),
         resend_unchanged=limits.resend_unchanged,
         is_durable=config.history.durable,
     )

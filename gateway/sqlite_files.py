@@ -19,7 +19,7 @@ _INDEX = struct.Struct("=IIIBBHIIIIIIII")
 _INDEX_CHECKED_BYTES, _BACKFILLED_AT = 40, 96
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """What is found where a database should be."""
 
     OURS = "ours"
@@ -29,28 +29,28 @@ class Kind(StrEnum):
     DAMAGED = "damaged"
 
 
-def kind_of(path: Path, stamp: int | None) -> Kind:
+def kind_of(path: Path, stamp: int | None) -> FileKind:
     """What lies at `path`; with `stamp` None any database with tables is ours. Opening it may finish what a crash left
     in the log."""
     try:
         with path.open("rb") as file:
             start = file.read(100)
     except FileNotFoundError:
-        return Kind.MISSING
+        return FileKind.MISSING
     if not start.strip(b"\x00"):
-        return Kind.EMPTY
+        return FileKind.EMPTY
     if not start.startswith(_MAGIC) or len(start) < 100:
-        return Kind.DAMAGED
+        return FileKind.DAMAGED
     if stamp is not None and _stamp_in(start) == stamp:
-        return Kind.OURS  # stamped once it had tables
+        return FileKind.OURS  # stamped once it had tables
     try:
         with closing(sqlite3.connect(path)) as connection:
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                return Kind.EMPTY
+                return FileKind.EMPTY
             found = connection.execute("PRAGMA application_id").fetchone()[0]
     except (sqlite3.Error, ValueError, OverflowError):
-        return Kind.DAMAGED
-    return Kind.OURS if stamp is None or found == stamp else Kind.FOREIGN
+        return FileKind.DAMAGED
+    return FileKind.OURS if stamp is None or found == stamp else FileKind.FOREIGN
 
 
 def is_readable(path: Path) -> bool:

@@ -30,7 +30,7 @@ from gateway.inventory import (
     write_inventory,
     write_notes,
 )
-from gateway.sqlite_files import Kind, is_readable, kind_of, lost_frames, put_stamp
+from gateway.sqlite_files import FileKind, is_readable, kind_of, lost_frames, put_stamp
 from runtime.clocks import wall_clock
 from things.errors import NewerSchema, NotFound, StorageDamaged, StorageFailed, StorageFull
 from things.times import rfc3339
@@ -121,7 +121,7 @@ class Stocktaking:
             self.seq_reserve = SEQ_RESERVE
             self._note(name, f"its log lost {lost} pages that were committed; kept as {name}-wal.damaged")
         kind = kind_of(path, self.inventory.stamp if had is not None else None)
-        if kind is not Kind.OURS:
+        if kind is not FileKind.OURS:
             raise self._refusal(name, f"{kind}{_told(had)}")
 
     def _check_history(self) -> None:
@@ -138,7 +138,7 @@ class Stocktaking:
                 if lost := lost_frames(path):
                     kept = f"{path.name}-wal.damaged"
                     self._note(prefix + path.name, f"its log lost {lost} pages that were committed; kept as {kept}")
-                if kind_of(path, self.inventory.stamp) is Kind.FOREIGN:
+                if kind_of(path, self.inventory.stamp) is FileKind.FOREIGN:
                     aside = _set_aside(path)
                     stores.pop(prefix + path.name, None)
                     self._note(prefix + path.name, f"of another installation: set aside as {aside.name}")
@@ -275,7 +275,11 @@ class Stocktaking:
 
     def _refusal(self, name: str, reason: str) -> StorageDamaged:
         log.critical("a store is not what it was", extra={"store": name, "reason": reason})
-        ways = [] if name == RIGHTS or reason.startswith((Kind.MISSING, Kind.EMPTY, Kind.FOREIGN)) else [REPAIR]
+        ways = (
+            []
+            if name == RIGHTS or reason.startswith((FileKind.MISSING, FileKind.EMPTY, FileKind.FOREIGN))
+            else [REPAIR]
+        )
         if name != RIGHTS:
             ways.append(f"skep stores reset {name} (begin anew)")
         if name == RIGHTS or _has_content(self._home / name):
@@ -342,7 +346,7 @@ def inventory_of(home: Path, but: str | None = None) -> Inventory:
 
 
 def _has_content(path: Path) -> bool:
-    return kind_of(path, None) is Kind.OURS
+    return kind_of(path, None) is FileKind.OURS
 
 
 def _has_run(home: Path) -> bool:

@@ -38,8 +38,9 @@ class Background:
             return
         self._tasks.create_task(_guarded(work))
 
-    def begun(self, handler: Handler) -> Handler:
-        """The handler while the runtime runs; what it begins it finishes by itself, even if the caller has left."""
+    def refused_when_stopped(self, handler: Handler) -> Handler:
+        """The handler while the runtime runs: for one that finishes what it begins by itself, even if the caller has
+        left. Raises Unavailable at other times."""
 
         def begin(message: Message) -> Awaitable[DeliveryStatus]:
             if self._tasks is None:
@@ -48,8 +49,9 @@ class Background:
 
         return begin
 
-    def finished(self, handler: Handler) -> Handler:
-        """The handler in a task: what follows a commit happens even if the caller has left."""
+    def detached(self, handler: Handler) -> Handler:
+        """The handler in a task: what follows a commit happens even if the caller has left. Raises Unavailable while
+        the runtime does not run."""
 
         async def finish(message: Message) -> DeliveryStatus:
             if self._tasks is None:

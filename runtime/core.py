@@ -42,7 +42,7 @@ from runtime.requests.calls import Call, Calls
 from runtime.requests.deliveries import Deliveries
 from runtime.requests.expiry import Expiry
 from runtime.requests.handler import Requests, Waiting
-from runtime.requests.reachable_agents import Order
+from runtime.requests.reachable_agents import OrderPolicy
 from runtime.requests.replies import Replies
 from runtime.requests.rpc import RPC
 from runtime.requests.standing import Standing
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 MAX_WAIT_S = 60.0
 
-_ORDERS = frozenset(Order)
+_ORDERS = frozenset(OrderPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class Runtime:
             deadline_s=self._settings.rpc_deadline_s,
             audit=audit,
         )
-        called, request = self._background.finished(rpc), self._background.begun(self._requests.request)
+        called, request = self._background.detached(rpc), self._background.refused_when_stopped(self._requests.request)
 
         def invoke(message: Message) -> Awaitable[DeliveryStatus]:
             return (request if self.services.get(message.thing_id) is None else called)(message)
@@ -203,13 +203,13 @@ class Runtime:
             {
                 Operation.PUBLISH_EVENT: self._telemetry,
                 Operation.PUBLISH_PROPERTY: self._telemetry,
-                Operation.PUBLISH_TD: self._background.finished(descriptions.put),
-                Operation.REMOVE_TD: self._background.finished(descriptions.remove),
-                Operation.REPORT_STATUS: self._background.begun(self._requests.report),
+                Operation.PUBLISH_TD: self._background.detached(descriptions.put),
+                Operation.REMOVE_TD: self._background.detached(descriptions.remove),
+                Operation.REPORT_STATUS: self._background.refused_when_stopped(self._requests.report),
                 Operation.INVOKE_ACTION: invoke,
                 Operation.WRITE_PROPERTY: request,
                 Operation.CALL_RPC: rpc,
-                Operation.CANCEL: self._background.finished(self._requests.cancel),
+                Operation.CANCEL: self._background.detached(self._requests.cancel),
             },
             [
                 RateCheck(self._rates),
@@ -338,10 +338,10 @@ class Runtime:
     def _due_changed(self, at: int | None) -> None:
         self._expiry.due_changed(at)
 
-    def _order_of(self, thing_id: str) -> Order:
+    def _order_of(self, thing_id: str) -> OrderPolicy:
         entry = self._storage.directory.get(thing_id)
         own = entry.td.document.get("skep:order") if entry else None
-        return Order(own if own in _ORDERS else self._settings.order)
+        return OrderPolicy(own if own in _ORDERS else self._settings.order)
 
     def _settled(self, row: LedgerRow) -> None:
         status = row.status()

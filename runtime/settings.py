@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from runtime.admission.rate import Budget
 from runtime.requests.handler import RequestLimits
-from runtime.requests.reachable_agents import Order
+from runtime.requests.reachable_agents import OrderPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Settings:
     rpc_deadline_s: float
     keep_requests_s: float
     """How long final requests can be asked for."""
-    order: Order
+    order: OrderPolicy
     """When the next request for a Thing may go out, unless its TD says."""
     resend_unchanged: bool
     """Whether observers get values that are equal to the last one."""

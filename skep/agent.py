@@ -22,7 +22,7 @@ from skep.backoff import Backoff
 from skep.exposed import Exposed
 from skep.handlers import ActionHandler
 from skep.memory import FileMemory, RequestMemory
-from skep.mqtt_client import Incoming, MQTTConnection, MQTTVersion, VersionRefused
+from skep.mqtt_client import Delivered, MQTTConnection, MQTTVersion, VersionRefused
 from skep.outbox import Signal
 from skep.outgoing import MAX_OUTBOX_ITEMS, Outgoing, Problem, is_temporary
 from skep.running_requests import Work
@@ -350,7 +350,7 @@ class Agent:
                 log.warning("message not understood: %s", error.detail, extra={"topic": message.topic})
                 message.ack()
 
-    def _take(self, message: Incoming) -> None:
+    def _take(self, message: Delivered) -> None:
         assert self._tasks is not None
         match message.topic.split("/")[2:]:
             case ["action" | "rpc" | "property" as kind, thing, name, request_id]:

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from skep.backoff import Backoff
 from skep.http_client import HTTPClient, Query, json_of, problem_of
-from skep.patterns import Pattern
+from skep.patterns import ChangePattern
 from skep.requested import Requested, Status
 from skep.thing import Thing
 from things.addresses import encode_segment
@@ -127,7 +127,7 @@ class Consumer:
         One stream however many patterns. It begins with the latest values if asked to, reconnects and resumes by
         itself; `after` resumes behind a `Change.id`.
         """
-        wanted = [Pattern.parse(text, kind=kind) for text in patterns or ("dtw:*",)]
+        wanted = [ChangePattern.parse(text, kind=kind) for text in patterns or ("dtw:*",)]
         # One pattern is asked for as it is. Several share one stream, which the runtime sifts by what they have in
         # common; the rest is sifted here.
         query = wanted[0].query() if len(wanted) == 1 else _common_query(wanted)
@@ -357,7 +357,7 @@ class _Event:
     id: str
 
 
-def _common_query(patterns: list[Pattern]) -> list[tuple[str, str]]:
+def _common_query(patterns: list[ChangePattern]) -> list[tuple[str, str]]:
     """The levels on which all patterns agree."""
     first, *others = (dict(pattern.query()) for pattern in patterns)
     return [(key, value) for key, value in first.items() if all(other.get(key) == value for other in others)]

@@ -1,7 +1,7 @@
 """One MQTT connection as asyncio sees it: the only file in which paho's thread enters the event loop.
 
 paho runs its network loop in a thread of its own; every callback crosses over through `_Portal.send` and nothing else
-does. A connection is made once and never revived: when it ends, `closed` is set and its owner makes another. Incoming
+does. A connection is made once and never revived: when it ends, `closed` is set and its owner makes another. Delivered
 messages are acknowledged by hand, so that what was not taken over is delivered again.
 """
 
@@ -64,7 +64,7 @@ class VersionRefused(SkepError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Delivered:
     """One message of the server; `ack` tells it that the message was taken over."""
 
     topic: str
@@ -107,7 +107,7 @@ class MQTTConnection:
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acks: dict[int, asyncio.Future[None]] = {}
         self._grants: dict[int, asyncio.Future[None]] = {}
-        self._messages: asyncio.Queue[Incoming | object] = asyncio.Queue(MAX_WAITING_MESSAGES + 1)
+        self._messages: asyncio.Queue[Delivered | object] = asyncio.Queue(MAX_WAITING_MESSAGES + 1)
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -178,10 +178,10 @@ class MQTTConnection:
         future = self._grants[mid] = asyncio.get_running_loop().create_future()
         await future
 
-    async def receive(self) -> Incoming | None:
+    async def receive(self) -> Delivered | None:
         """The next message; None when the connection has ended and all were taken."""
         message = await self._messages.get()
-        if isinstance(message, Incoming):
+        if isinstance(message, Delivered):
             return message
         self._messages.put_nowait(_CLOSED)
         return None
@@ -254,7 +254,7 @@ class MQTTConnection:
             log.warning("messages are not taken fast enough; reconnecting", extra={"waiting": self._messages.qsize()})
             self.give_up()
             return
-        self._messages.put_nowait(Incoming(topic=topic, payload=payload, ack=ack))
+        self._messages.put_nowait(Delivered(topic=topic, payload=payload, ack=ack))
 
     def _ended(self, reason: str) -> None:
         if self.closed.is_set():

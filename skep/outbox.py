@@ -26,7 +26,7 @@ class Signal:
         await self._event.wait()
 
 
-class Outbox(Generic[T]):
+class ReadingOutbox(Generic[T]):
     """A queue whose items leave it when they are confirmed, not when they are taken; `signal` tells of each change."""
 
     def __init__(self, signal: Signal, *, max_items: int, max_bytes: int, size: Callable[[T], int]) -> None:

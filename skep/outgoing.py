@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from skep.handlers import Report
 from skep.memory import MAX_REMEMBERED
 from skep.mqtt_client import MQTTConnection
-from skep.outbox import Outbox, Signal
+from skep.outbox import ReadingOutbox, Signal
 from things.bounded import Recent
 from things.errors import SkepError, TooLarge
 from things.jsontext import encode
@@ -83,10 +83,10 @@ class Outgoing:
         self._account = account
         self._signal = signal
         self._problem = problem
-        self.readings: Outbox[_Reading] = Outbox(
+        self.readings: ReadingOutbox[_Reading] = ReadingOutbox(
             signal, max_items=max_items, max_bytes=MAX_OUTBOX_BYTES, size=lambda item: len(item.text)
         )
-        self._reports: Outbox[_Said] = Outbox(
+        self._reports: ReadingOutbox[_Said] = ReadingOutbox(
             signal, max_items=MAX_REMEMBERED, max_bytes=MAX_OUTBOX_BYTES, size=lambda item: len(item.text)
         )
         self._recent = Recent[str, _Reading](MAX_RECENT)

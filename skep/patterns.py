@@ -13,7 +13,7 @@ _ALL = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class ChangePattern:
     """One level each; `*` inside a level stands for any characters."""
 
     agent: str = _ALL
@@ -22,7 +22,7 @@ class Pattern:
     kind: str = _ALL
 
     @staticmethod
-    def parse(text: str, *, kind: str | None = None) -> "Pattern":
+    def parse(text: str, *, kind: str | None = None) -> "ChangePattern":
         """`dtw:AGENT:THING[/NAME]` or `AGENT/THING[/NAME]`, missing levels being any; raises BadAddress."""
         if text.startswith("dtw:"):
             thing_id, _, name = text.partition("/")
@@ -32,7 +32,7 @@ class Pattern:
             thing, _, name = rest.partition("/")
         if not agent or "/" in name:
             raise BadAddress(f"{text!r} names no Things; write dtw:AGENT:THING/NAME, with * for any")
-        return Pattern(agent=agent, thing=thing or _ALL, name=name or _ALL, kind=kind or _ALL)
+        return ChangePattern(agent=agent, thing=thing or _ALL, name=name or _ALL, kind=kind or _ALL)
 
     def query(self) -> list[tuple[str, str]]:
         """What the runtime is asked for: levels without a wildcard."""

@@ -37,7 +37,7 @@ class Entry:
     etag: str = ""
 
 
-class Change(StrEnum):
+class EntryChange(StrEnum):
     """What happened to a directory entry."""
 
     CREATED = "created"
@@ -48,10 +48,10 @@ class Change(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryChange:
     """One committed change of the directory. Ids rise; `patch` is the JSON merge patch of what was registered or
-    published and laid over, `{}` unless it is an update."""
+    published and overlaid, `{}` unless it is an update."""
 
     id: int
-    what: Change
+    what: EntryChange
     thing_id: str
     patch: bytes
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from things.addresses import is_twin
 from things.merge_patch import difference
-from things.records import Change, DirectoryChange, Entry
+from things.records import DirectoryChange, Entry, EntryChange
 from twin.database import Database
 from twin.statements import upsert
 from twin.tables import ChangeRow, table
@@ -44,7 +44,7 @@ class ChangeLog:
         rows = await database.read(_stored)
         for row in rows:
             changes.keep(
-                DirectoryChange(id=row.id, what=Change(row.what), thing_id=row.thing_id, patch=row.patch.encode())
+                DirectoryChange(id=row.id, what=EntryChange(row.what), thing_id=row.thing_id, patch=row.patch.encode())
             )
         if rows:
             changes._slot, changes._newest = rows[-1].slot, rows[-1].id
@@ -53,7 +53,7 @@ class ChangeLog:
     # ------------------------------------------------------------ in the writer thread
 
     def record(
-        self, connection: Connection, what: Change, before: Entry | None, after: Entry | None
+        self, connection: Connection, what: EntryChange, before: Entry | None, after: Entry | None
     ) -> DirectoryChange:
         """Write one change beside what it tells of."""
         entry = after or before
@@ -62,7 +62,7 @@ class ChangeLog:
         self._slot = (self._slot + 1) % MAX_CHANGES
         self._newest = max(self._newest + 1, self._clock())
         patch = b"{}"
-        if what is Change.UPDATED and before is not None and after is not None:
+        if what is EntryChange.UPDATED and before is not None and after is not None:
             patch = _patch(before, after)
         self._put.run(
             connection,

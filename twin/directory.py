@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select
 from things.callbacks import ignore
 from things.errors import UnknownThing
 from things.messages import JSONValue
-from things.records import Change, DirectoryChange, Entry
+from things.records import DirectoryChange, Entry, EntryChange
 from things.td import ThingDescription
 from twin.changes import ChangeLog
 from twin.database import Database
@@ -231,7 +231,7 @@ class DirectoryStore:
                 overlay={} if before is None else before.overlay,
             )
         )
-        what = Change.CREATED if before is None else Change.UPDATED
+        what = EntryChange.CREATED if before is None else EntryChange.UPDATED
         return self._stored(connection, what, standing, after)
 
     def _lay(self, connection: Connection, thing_id: str, overlay: Mapping[str, JSONValue]) -> "_Written":
@@ -240,9 +240,9 @@ class DirectoryStore:
             raise UnknownThing(thing_id)
         members = {name: text for name, text in {**before.overlay, **overlay}.items() if text is not None}
         after = complete(replace(before, overlay=members, modified=self._clock()))
-        return self._stored(connection, Change.UPDATED, before, after)
+        return self._stored(connection, EntryChange.UPDATED, before, after)
 
-    def _stored(self, connection: Connection, what: Change, before: Entry | None, after: Entry) -> "_Written":
+    def _stored(self, connection: Connection, what: EntryChange, before: Entry | None, after: Entry) -> "_Written":
         self._rows.put(connection, after)
         return _Written(before, after, self._changes.record(connection, what, before, after))
 
@@ -252,7 +252,7 @@ class DirectoryStore:
         if before is None:
             return _Written(None, None, None)
         self._rows.remove(connection, before, self._clock())
-        return _Written(before, None, self._changes.record(connection, Change.DELETED, before, None))
+        return _Written(before, None, self._changes.record(connection, EntryChange.DELETED, before, None))
 
     # ------------------------------------------------------------ in the loop
 

@@ -20,7 +20,7 @@ from things.jsontext import encode
 from things.merge_patch import merged
 from things.messages import JSONValue, Operation
 from things.methods import Method, MethodService, on_service, on_thing
-from things.records import Change, DirectoryChange, Entry
+from things.records import DirectoryChange, Entry, EntryChange
 from things.service_ids import DIRECTORY
 from things.td import ThingDescription
 from things.times import rfc3339
@@ -246,11 +246,11 @@ class DirectoryService(MethodService):
             return None
         told: dict[str, JSONValue] = {"id": change.id, "change": change.what.value, "thingID": change.thing_id}
         # Of what is gone by now there is nothing left to tell but that it was.
-        entry = None if change.what is Change.DELETED else self._directory.get(change.thing_id)
+        entry = None if change.what is EntryChange.DELETED else self._directory.get(change.thing_id)
         if diff and entry is not None:
             td = self._view.of(entry, principal)
             told |= _entry_document(entry)
-            if change.what is Change.CREATED:
+            if change.what is EntryChange.CREATED:
                 told["td"] = td
             else:
                 told["patch"] = shown_patch(from_json(change.patch), change.thing_id, td)
@@ -298,7 +298,7 @@ class DirectoryService(MethodService):
                     thing_id, td, agent=None, expires=before.expires, condition=_Condition(before.etag, None)
                 )
             except PreconditionFailed:
-                continue  # somebody wrote in between: laid over what stands there now, unless the caller minds
+                continue  # somebody wrote in between: merged into what is there now, unless the caller minds
             return _entry_document(entry)
         raise PreconditionFailed("the entry changes faster than it can be patched")
 

@@ -1,7 +1,7 @@
 """The twin as of an instant: Thing Descriptions by when they were published, values by when they were created.
 
 A value that arrived late counts at the time it tells of, so the answer for an instant gets better, never worse. A Thing
-that was removed starts without values, as it did then. Rights, titles laid over and addresses are today's.
+that was removed starts without values, as it did then. Rights, overlaid titles and addresses are today's.
 """
 
 import asyncio

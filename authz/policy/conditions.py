@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from authz.patterns import Pattern
+from authz.patterns import RulePattern
 from authz.policy.facts import ABSENT, UNKNOWN, Facts, is_attribute, is_within
 from things.errors import Invalid, Problem
 from things.messages import JSONValue
@@ -172,7 +172,7 @@ def _equal(operand: JSONValue, at: str) -> Callable[[JSONValue], bool]:
     if isinstance(operand, str):
         if "*" in operand:
             try:
-                pattern = Pattern.parse(operand)
+                pattern = RulePattern.parse(operand)
             except Invalid as error:
                 raise _wrong(at, error.detail) from error
             return lambda value: isinstance(value, str) and pattern.matches(value)

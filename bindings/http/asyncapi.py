@@ -1,4 +1,4 @@
-"""The event streams of this API as AsyncAPI 3; what other bindings offer is laid beside by whoever knows them."""
+"""The event streams of this API as AsyncAPI 3; what other bindings offer is merged in by the composition root."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -22,9 +22,9 @@ from bindings.http.routes import actions, agent, authn, directory, health, histo
 from bindings.http.routes.polls import Pollers
 from bindings.http.routing import Route, Routes
 from bindings.http.searches import Searches
-from bindings.http.sse import Ticker
+from bindings.http.sse import PingTicker
 from bindings.http.tickets import Tickets
-from bindings.web.connections import Connection, Connections, LocalConnection, TLSConnection
+from bindings.web.connections import Connections, HTTPConnection, LocalConnection, TLSConnection
 from bindings.web.listeners import bound, bound_unix, serving
 from bindings.web.mounts import Mounts
 from runtime.ports import DirectoryChange, Entry, Sink
@@ -43,7 +43,7 @@ class HttpBinding:
 
     `mounts` are ASGI applications of other bindings by path prefix (`/mqtt`, `/wot/ws`, `/ws` …). `tls` is kept as it
     is: loading a fresh chain into it serves new connections without a restart. `documents` are served as they are, by
-    path (`/vocabulary/skep.jsonld`); what stands at `/asyncapi.json` is laid into our own.
+    path (`/vocabulary/skep.jsonld`); what stands at `/asyncapi.json` is merged into our own.
     """
 
     name = "http"
@@ -109,7 +109,9 @@ class HttpBinding:
             context = self._context(sink)
             app = self._application(context)
             if plain is not None:
-                await stack.enter_async_context(serving(app, plain, Connection, self._connections, address=config.http))
+                await stack.enter_async_context(
+                    serving(app, plain, HTTPConnection, self._connections, address=config.http)
+                )
             if secure is not None:
                 await stack.enter_async_context(
                     serving(app, secure, TLSConnection, self._connections, address=config.https, tls=self._tls)
@@ -171,7 +173,7 @@ class HttpBinding:
             pollers=Pollers(
                 sink.sessions, interval_s=config.poll_interval_s, limit=config.page_items, new_id=sink.new_id
             ),
-            ticker=Ticker(config.ping_s),
+            ticker=PingTicker(config.ping_s),
             streams=StreamCount(config.max_streams_per_account),
             changes=self._changes,
             searches=Searches(config.searches_at_once),

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bindings.http.sse import Encoder, Spelling, status_bytes
+from bindings.http.sse import EventEncoder, Spelling, status_bytes
 from runtime.ports import Pattern, Publication, Request, Sessions
 from things.addresses import Kind
 from things.delivery import DeliveryStatus
@@ -80,7 +80,7 @@ class StreamChannel(Channel):
         *,
         session_id: str,
         source: str | None,
-        encoder: Encoder,
+        encoder: EventEncoder,
         spelling: Spelling,
         coalesce: bool,
         max_events: int,

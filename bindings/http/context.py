@@ -12,7 +12,7 @@ from bindings.http.config import HttpConfig
 from bindings.http.notifications import Changes
 from bindings.http.routes.polls import Pollers
 from bindings.http.searches import Searches
-from bindings.http.sse import Encoder, Ticker
+from bindings.http.sse import EventEncoder, PingTicker
 from bindings.http.tickets import Tickets
 from runtime.ports import Sink
 from things.identity import Principal
@@ -116,12 +116,12 @@ class HttpContext:
     """Where callers reach us, and whose pages are our own."""
     tickets: Tickets
     pollers: Pollers
-    ticker: Ticker
+    ticker: PingTicker
     changes: Changes
     searches: Searches
     conversions: CapacityLimiter
     """Bounds how many replies are made in threads at the same time."""
-    encoder: Encoder = field(default_factory=Encoder)
+    encoder: EventEncoder = field(default_factory=EventEncoder)
     documents: Mapping[str, Any] = field(default_factory=dict)
     """Documents that are served as they are: vocabulary, channel descriptions."""
     _channels: set["AnyChannel"] = field(default_factory=set)

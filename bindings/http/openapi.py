@@ -35,7 +35,7 @@ def routes(described: Sequence[Route], documents: Mapping[str, Any]) -> list[Rou
     ]
     for path, document in documents.items():
         if path in (ASYNCAPI, OPENAPI):
-            continue  # laid into ours
+            continue  # merged into ours
         media_type = LD_JSON if path.endswith(".jsonld") else JSON
         found.append(Route("GET", path, _serving(_constant(document), media_type), "A document", public=True))
     return found

@@ -30,7 +30,7 @@ class Spelling(Enum):
     MANY_UNNAMED = "many-unnamed"
 
 
-class Encoder:
+class EventEncoder:
     """Spells publications; the last one's bytes are shared by all its streams.
 
     Fan-out hands one publication to all its sessions in a row, so remembering one is enough. `id` is the history row;
@@ -99,7 +99,7 @@ class Pinged(Protocol):
     def ping(self) -> None: ...
 
 
-class Ticker:
+class PingTicker:
     """Pings all streams from one task: at thousands of streams a timer each would cost more than the pings."""
 
     def __init__(self, interval_s: float) -> None:

@@ -126,7 +126,7 @@ _CHANNELS: Mapping[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
 
 
 def described() -> dict[str, Any]:
-    """Channels and operations, to be laid into the whole document."""
+    """Channels and operations, to be merged into the whole document."""
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     for name, (address, title, query, carried) in _CHANNELS.items():

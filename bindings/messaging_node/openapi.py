@@ -15,7 +15,7 @@ _VERBS = {"get": "read", "post": "create", "put": "update", "delete": "delete"}
 
 
 def described() -> dict[str, Any]:
-    """Paths, to be laid into the whole document."""
+    """Paths, to be merged into the whole document."""
     of_address = {verb: _operation(f"{type_} of an address", has_body=verb != "get") for verb, type_ in _VERBS.items()}
     of_address["get"]["parameters"] = [_ATTRIBUTE]
     return {

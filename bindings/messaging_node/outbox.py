@@ -52,7 +52,7 @@ class _Use:
         """Waiting for room was in vain: nobody waits again before there is some."""
 
 
-class Outbox:
+class NodeOutbox:
     """Messages in their order. Little of it is not counted by cause: most outboxes are empty again at once."""
 
     __slots__ = (

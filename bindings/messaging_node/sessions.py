@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bindings.messaging_node.outbox import OWN, SHARE, Item, Outbox, Permit
+from bindings.messaging_node.outbox import OWN, SHARE, Item, NodeOutbox, Permit
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Publication, Request
 from things.delivery import DeliveryStatus
@@ -92,13 +92,13 @@ class NodeSession:
     """Whether the runtime knows this session now."""
     is_ended: bool = False
     away_until: int | None = None
-    outbox: Outbox = field(init=False)
+    outbox: NodeOutbox = field(init=False)
     _last: Item | None = None
     """What was taken last, should it have to go back."""
     _on_written: dict[bytes, Callable[[], None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.outbox = Outbox(self.settings)
+        self.outbox = NodeOutbox(self.settings)
 
     def is_address(self, text: str) -> bool:
         """Whether `text` is the session's own address, a secret of its client."""

@@ -80,7 +80,7 @@ class WebSocketEndpoint:
         except SkepError as error:
             await refuse(error, scope, send, status=code_of(error))
             return
-        connection = Connection(self._node, scope, send, principal)
+        connection = NodeConnection(self._node, scope, send, principal)
         if runtime_url is not None:
             assert principal is not None
             try:
@@ -109,7 +109,7 @@ def is_local(scope: Scope) -> bool:
     return is_loopback_only(scope, Fields(scope["headers"]))
 
 
-class Connection:
+class NodeConnection:
     """One WebSocket; satisfies `sessions.Wire`."""
 
     def __init__(self, node: MessagingNode, scope: Scope, send: Send, principal: Principal | None) -> None:

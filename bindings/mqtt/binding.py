@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 
 from bindings.mqtt.admission import authenticated, by_token, check_will
 from bindings.mqtt.away import AwaySession
-from bindings.mqtt.clients import BINDING, ClientSession, Encoder
+from bindings.mqtt.clients import BINDING, ClientSession, PublicationEncoder
 from bindings.mqtt.engines.seam import (
     Closed,
     Engine,
@@ -32,7 +32,7 @@ from bindings.mqtt.engines.seam import (
 )
 from bindings.mqtt.forms import forms_of
 from bindings.mqtt.groups import Groups
-from bindings.mqtt.inbox_positions import InboxMarks
+from bindings.mqtt.inbox_positions import InboxPositions
 from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedDeliveries
 from bindings.mqtt.publishes import Publishes
 from bindings.mqtt.reasons import filter_reason, reason_code
@@ -73,21 +73,21 @@ class MqttBinding:
         *,
         schemes: Sequence[str] = (),
         places: Places | None = None,
-        marks: InboxMarks | None = None,
+        positions: InboxPositions | None = None,
         depth: Depth = DEFAULT_DEPTH,
     ) -> None:
         """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
-        nothing); `places` are told where it listens; `marks` outlive a restart if they have a file; `depth` is how much
-        a kept session may miss."""
+        nothing); `places` are told where it listens; `positions` outlive a restart if they have a file; `depth` is how
+        much a kept session may miss."""
         self._engine = engine
         self._schemes = schemes
         self.places = places or Places()
         self._sink: Sink
         self._groups: Groups
-        self._encoder = Encoder()
+        self._encoder = PublicationEncoder()
         self._clients: dict[Link, ClientSession] = {}
         self._away: dict[Link, AwaySession] = {}
-        self._marks = marks or InboxMarks()
+        self._positions = positions or InboxPositions()
         self._dropped: Counter[Flow] = Counter()
         """Deliveries given up, by kind."""
         self._publishes: Publishes
@@ -107,7 +107,7 @@ class MqttBinding:
         finally:
             # The engine has closed its links by now, each with its last mark.
             with anyio.CancelScope(shield=True):
-                await self._marks.save()
+                await self._positions.save()
 
     async def _served(self, task_status: TaskStatus[None]) -> None:
         async with anyio.create_task_group() as tasks:
@@ -131,7 +131,7 @@ class MqttBinding:
                 for link, session in tuple(self._clients.items()):
                     session.tell_figures(tuple(self._figures()))
                     self._mark(link, session)
-                await self._marks.save()
+                await self._positions.save()
                 REFUSALS.tell()
 
     @property
@@ -183,7 +183,7 @@ class MqttBinding:
     def opened(self, link: Link, *, resumed: bool) -> None:
         session = self._session(link)
         if session is not None and resumed and session.takes_reports:
-            self._sink.sessions.take_reports(session, self._marks.get((link.principal.account, link.client_id)))
+            self._sink.sessions.take_reports(session, self._positions.get((link.principal.account, link.client_id)))
 
     def closed(self, link: Link, reason: Closed) -> None:
         if (away := self._away.pop(link, None)) is not None:
@@ -216,7 +216,7 @@ class MqttBinding:
 
     def _mark(self, link: Link, session: ClientSession) -> None:
         if session.confirmed is not None:
-            self._marks.put((session.principal.account, link.client_id), session.confirmed)
+            self._positions.put((session.principal.account, link.client_id), session.confirmed)
 
     def _session(self, link: Link) -> ClientSession | None:
         """The link's session; made at the first word about it, which for a resumed one is a filter. None if the account

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bindings.mqtt.engines.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.inbox import MAX_HELD, Answer, Inbox
-from bindings.mqtt.order import Order
+from bindings.mqtt.order import PublishOrder
 from bindings.mqtt.topics import (
     InboxFilter,
     SystemFilter,
@@ -57,7 +57,7 @@ class Subscription:
     options: SubscribeOptions
 
 
-class Encoder:
+class PublicationEncoder:
     """Turns publications into deliveries; those of one publication that look alike are one object."""
 
     __slots__ = ("_cache", "_of", "_topics", "dropped")
@@ -145,7 +145,9 @@ class ClientSession:
     )
     binding = BINDING
 
-    def __init__(self, session_id: str, link: Link, sessions: Sessions, encoder: Encoder, places: Places) -> None:
+    def __init__(
+        self, session_id: str, link: Link, sessions: Sessions, encoder: PublicationEncoder, places: Places
+    ) -> None:
         self.session_id = session_id
         self.principal: Principal = link.principal
         self.source = link.source
@@ -159,7 +161,7 @@ class ClientSession:
         self._things: dict[str, Subscription] = {}
         # Made for who publishes or asks: thousands of clients only watch.
         self._origin: Origin | None = None
-        self._order: Order | None = None
+        self._order: PublishOrder | None = None
         self._inbox: Inbox | None = None
         self._system: dict[str, tuple[SystemFilter, int]] | None = None
 
@@ -176,10 +178,10 @@ class ClientSession:
         return self._origin
 
     @property
-    def order(self) -> Order:
+    def order(self) -> PublishOrder:
         """The order of its publishes."""
         if self._order is None:
-            self._order = Order()
+            self._order = PublishOrder()
         return self._order
 
     # ------------------------------------------------------------ filters

@@ -21,48 +21,46 @@ Key = tuple[str, str]
 """Account and client id."""
 
 
-class InboxMarks:
+class InboxPositions:
     """The last confirmed `seq` by session; the longest unused go first. Without a path nothing outlives the process."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """`write` replaces a file in one step, in a thread; the gateway hands in that of all its files. Without it the
-        file is only read."""
         self._path = path
-        self._marks = Recent[Key, int](MAX_SESSIONS)
+        self._positions = Recent[Key, int](MAX_SESSIONS)
         self._is_saved = True
         if path is not None:
             self._load(path)
 
     def get(self, key: Key) -> int:
         """The last confirmed `seq`, 0 if nothing is known of the session."""
-        return self._marks.get(key, 0)
+        return self._positions.get(key, 0)
 
     def put(self, key: Key, seq: int) -> None:
         """Remember; an older one changes nothing."""
-        if seq > self._marks.get(key, 0):
-            self._marks[key] = seq
+        if seq > self._positions.get(key, 0):
+            self._positions[key] = seq
             self._is_saved = False
         else:
-            self._marks.move_to_end(key)
+            self._positions.move_to_end(key)
 
     async def save(self) -> None:
         """Write what changed; a file that cannot be written is said so and tried again the next time."""
         if self._path is None or self._is_saved:
             return
-        text = to_json([[account, client_id, seq] for (account, client_id), seq in self._marks.items()])
+        text = to_json([[account, client_id, seq] for (account, client_id), seq in self._positions.items()])
         self._is_saved = True
         try:
             await anyio.to_thread.run_sync(write_whole, self._path, text)
         except OSError as error:
             self._is_saved = False
-            log.warning("inbox marks not written", extra={"reason": error.strerror or str(error)})
+            log.warning("inbox positions not written", extra={"reason": error.strerror or str(error)})
 
     def _load(self, path: Path) -> None:
         try:
             for account, client_id, seq in from_json(path.read_bytes()):
-                self._marks[str(account), str(client_id)] = int(seq)
+                self._positions[str(account), str(client_id)] = int(seq)
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError) as error:
             # Only comfort is lost: sessions get their kept statuses again.
-            log.warning("inbox marks not read", extra={"reason": str(error)})
+            log.warning("inbox positions not read", extra={"reason": str(error)})

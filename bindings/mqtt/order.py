@@ -18,7 +18,7 @@ class _Turn:
     users: int = 0
 
 
-class Order:
+class PublishOrder:
     """The order of one client's publishes; everything here returns at once unless there is something to wait for."""
 
     __slots__ = ("_reporting", "_storing", "_turns", "unstarted")

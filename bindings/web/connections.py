@@ -36,7 +36,7 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self.stalled: set[Connection] = set()
+        self.stalled: set[HTTPConnection] = set()
         """Those whose client does not read what it is sent."""
         self._open = 0
         self._by_source: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class Connections:
             connection.revoke(covers)
 
 
-class Connection(HttpToolsProtocol):
+class HTTPConnection(HttpToolsProtocol):
     """One client connection, bounded. `is_loopback` says whether its listener takes connections of this machine only,
     by its own address."""
 
@@ -297,7 +297,7 @@ class Connection(HttpToolsProtocol):
         return {}
 
 
-class TLSConnection(Connection):
+class TLSConnection(HTTPConnection):
     """A TLS connection; a client certificate that our CA signed may prove an account."""
 
     def _credentials(self, transport: asyncio.Transport) -> dict[str, Any]:
@@ -305,7 +305,7 @@ class TLSConnection(Connection):
         return {} if certificate is None else {"certificate": certificate}
 
 
-class LocalConnection(Connection):
+class LocalConnection(HTTPConnection):
     """A connection on the control socket; only the process's own user may speak there."""
 
     def _admitted(self, transport: asyncio.Transport, source: str) -> bool:

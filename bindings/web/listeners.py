@@ -17,7 +17,7 @@ import anyio.lowlevel
 import uvicorn
 from starlette.types import ASGIApp
 
-from bindings.web.connections import Connection, Connections
+from bindings.web.connections import Connections, HTTPConnection
 from bindings.web.limits import Address
 from bindings.web.upgraded import WebSocketConnection
 from things.errors import AddressInUse, ConfigInvalid
@@ -68,7 +68,7 @@ def bound_unix(path: Path) -> socket.socket:
 async def serving(
     app: ASGIApp,
     sock: socket.socket,
-    connection: type[Connection],
+    connection: type[HTTPConnection],
     connections: Connections,
     *,
     address: Address | None = None,

@@ -95,7 +95,7 @@ _MESSAGES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def described(address: str) -> dict[str, Any]:
-    """Channel and operations, to be laid into the whole document."""
+    """Channel and operations, to be merged into the whole document."""
     channel = f"#/channels/{CHANNEL}"
     references = [{"$ref": f"{channel}/messages/{name}"} for name in _MESSAGES]
     headers = {"type": "object", "properties": {"Sec-WebSocket-Protocol": {"const": SUBPROTOCOL}}}

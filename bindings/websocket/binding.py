@@ -14,8 +14,8 @@ from anyio.abc import TaskStatus
 from bindings.web.credentials import by_certificate, by_cookie, by_header, source_of
 from bindings.web.fields import Fields
 from bindings.web.refusals import refuse
-from bindings.websocket.config import Limits
-from bindings.websocket.connection import Connection, Receive, Send
+from bindings.websocket.config import WebThingLimits
+from bindings.websocket.connection import Receive, Send, WebThingConnection
 from bindings.websocket.forms import forms_of
 from bindings.websocket.messages import SUBPROTOCOL
 from runtime.ports import Sink
@@ -36,11 +36,11 @@ class WebSocketBinding:
 
     name = "websocket"
 
-    def __init__(self, *, places: Places, limits: Limits | None = None) -> None:
+    def __init__(self, *, places: Places, limits: WebThingLimits | None = None) -> None:
         self._places = places
-        self._limits = limits or Limits()
+        self._limits = limits or WebThingLimits()
         self._sink: Sink | None = None
-        self._connections: set[Connection] = set()
+        self._connections: set[WebThingConnection] = set()
 
     async def serve(self, sink: Sink, *, task_status: TaskStatus[None]) -> None:
         self._sink = sink
@@ -68,7 +68,7 @@ class WebSocketBinding:
             if sink is None:
                 raise Unavailable("the runtime is ending")
             principal = await self._identified(scope, sink)
-            connection = Connection(
+            connection = WebThingConnection(
                 sink,
                 principal,
                 source_of(scope),

@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol, Unpack
 
-from bindings.websocket.config import Limits
-from bindings.websocket.messages import Incoming
+from bindings.websocket.config import WebThingLimits
+from bindings.websocket.messages import WebThingMessage
 from runtime.ports import Session, Sink
 from things.delivery import DeliveryStatus
 from things.messages import Given, JSONValue, Message, Operation
@@ -13,13 +13,13 @@ class Client(Session, Protocol):
     """The session of one socket, with what its operations need: messages in its name, and answers to it."""
 
     sink: Sink
-    limits: Limits
+    limits: WebThingLimits
 
-    def answer(self, to: Incoming, *, at: int | None = None, **members: JSONValue) -> None:
+    def answer(self, to: WebThingMessage, *, at: int | None = None, **members: JSONValue) -> None:
         """Answer a message, as of `at` if not of now; a client that does not read its answers is let go."""
         ...
 
-    def notify(self, about: Incoming, **members: JSONValue) -> bool:
+    def notify(self, about: WebThingMessage, **members: JSONValue) -> bool:
         """Tell more of an operation that has been answered; False if the client does not keep up."""
         ...
 
@@ -30,7 +30,7 @@ class Client(Session, Protocol):
         name: str,
         data: JSONValue = None,
         *,
-        of: Incoming | None = None,
+        of: WebThingMessage | None = None,
         **given: Unpack[Given],
     ) -> Message:
         """A message of this client, received now, made `of` what it sent."""
@@ -48,6 +48,6 @@ class Client(Session, Protocol):
         """The final status of a request if it comes within the wait, else the one it has."""
         ...
 
-    def wait_of(self, message: Incoming, default_s: float) -> float:
+    def wait_of(self, message: WebThingMessage, default_s: float) -> float:
         """How long the client wants to wait."""
         ...

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class WebThingLimits:
     """What one client may cost."""
 
     max_message_bytes: int = 262_144

@@ -11,12 +11,12 @@ from typing import Any, Unpack
 
 import anyio
 
-from bindings.websocket.config import Limits
+from bindings.websocket.config import WebThingLimits
 from bindings.websocket.consuming import Consuming, Subscription
 from bindings.websocket.exposing import Exposing
 from bindings.websocket.invoking import Invoking
-from bindings.websocket.messages import Incoming, MessageType, read, spell
-from bindings.websocket.outbox import Outbox
+from bindings.websocket.messages import MessageType, WebThingMessage, read, spell
+from bindings.websocket.outbox import WebThingOutbox
 from runtime.ports import Publication, Request, Sink
 from things.addresses import Kind
 from things.delivery import DeliveryStatus
@@ -42,7 +42,7 @@ _REFUSED = 1008
 _CLOSE_S = 0.5
 
 
-class Connection:
+class WebThingConnection:
     """One client's session (`runtime.ports.Session`)."""
 
     binding = "websocket"
@@ -52,7 +52,7 @@ class Connection:
         sink: Sink,
         principal: Principal,
         source: str | None,
-        limits: Limits,
+        limits: WebThingLimits,
         *,
         place: Place | None = None,
         abort: Callable[[], None] | None = None,
@@ -68,7 +68,7 @@ class Connection:
         self._abort = abort
         self._closed = asyncio.Event()
         self._refused = False
-        self._outbox = Outbox(
+        self._outbox = WebThingOutbox(
             max_owed=limits.max_owed,
             max_notifications=limits.max_notifications,
             max_bytes=limits.max_queued_bytes,
@@ -133,12 +133,12 @@ class Connection:
 
     # ------------------------------------------------------------ what its two sides use
 
-    def answer(self, to: Incoming, *, at: int | None = None, **members: JSONValue) -> None:
+    def answer(self, to: WebThingMessage, *, at: int | None = None, **members: JSONValue) -> None:
         """Answer a message, as of `at` if not of now; a client that does not read its answers is let go."""
         if not self._owe(self._spelled(MessageType.RESPONSE, to, members, at)):
             self.close("queue-full")
 
-    def notify(self, about: Incoming, **members: JSONValue) -> bool:
+    def notify(self, about: WebThingMessage, **members: JSONValue) -> bool:
         """Tell more of an operation that has been answered; False if the client does not keep up."""
         return self._owe(self._spelled(MessageType.NOTIFICATION, about, members))
 
@@ -149,7 +149,7 @@ class Connection:
         name: str,
         data: JSONValue = None,
         *,
-        of: Incoming | None = None,
+        of: WebThingMessage | None = None,
         **given: Unpack[Given],
     ) -> Message:
         """A message of this client, received now, made `of` what it sent."""
@@ -183,7 +183,7 @@ class Connection:
             return status
         return await self.sink.final(status.request_id, wait_s) or status
 
-    def wait_of(self, message: Incoming, default_s: float) -> float:
+    def wait_of(self, message: WebThingMessage, default_s: float) -> float:
         """How long the client wants to wait."""
         wait_s = message.seconds("wait")
         return default_s if wait_s is None else min(wait_s, self.limits.max_wait_s)
@@ -195,7 +195,9 @@ class Connection:
         self._refused = self._refused or not taken
         return taken
 
-    def _spelled(self, type_: MessageType, to: Incoming, members: dict[str, JSONValue], at: int | None = None) -> bytes:
+    def _spelled(
+        self, type_: MessageType, to: WebThingMessage, members: dict[str, JSONValue], at: int | None = None
+    ) -> bytes:
         name = to.members.get("name")
         named: dict[str, JSONValue] = {"name": name} if isinstance(name, str) else {}
         return spell(
@@ -250,7 +252,7 @@ class Connection:
                 tasks.start_soon(self._work, event.get("text") or event.get("bytes") or b"", under_way)
 
     async def _work(self, text: str | bytes, under_way: anyio.Semaphore) -> None:
-        message: Incoming | None = None
+        message: WebThingMessage | None = None
         try:
             message = read(text, max_bytes=self.limits.max_message_bytes)
             if message.type is MessageType.REQUEST and not self._exposing.knows(message):
@@ -265,7 +267,7 @@ class Connection:
         finally:
             under_way.release()
 
-    def _refuse(self, message: Incoming | None, error: dict[str, JSONValue]) -> None:
+    def _refuse(self, message: WebThingMessage | None, error: dict[str, JSONValue]) -> None:
         if message is not None:
             self.answer(message, error=error)
             return

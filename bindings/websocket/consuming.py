@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bindings.websocket.client import Client
 from bindings.websocket.invoking import Operate, action_status
-from bindings.websocket.messages import Incoming
+from bindings.websocket.messages import WebThingMessage
 from runtime.ports import Pattern
 from things.addresses import Kind, TwinID, is_twin
 from things.delivery import DeliveryStatus
@@ -56,7 +56,7 @@ class Consuming:
             "unsubscribeallevents": self._unsubscribe,
         }
 
-    async def handle(self, message: Incoming) -> None:
+    async def handle(self, message: WebThingMessage) -> None:
         """Carry out one request and answer it; raises SkepError."""
         operation = self._operations.get(message.operation)
         if operation is None:
@@ -67,11 +67,11 @@ class Consuming:
 
     # ------------------------------------------------------------ properties
 
-    async def _read(self, message: Incoming) -> None:
+    async def _read(self, message: WebThingMessage) -> None:
         found = await self._client.call(VALUES, "readProperty", thingID=message.thing_id, name=message.text("name"))
         self._client.answer(message, at=parse_time(found["created"]), value=found["value"])
 
-    async def _read_several(self, message: Incoming) -> None:
+    async def _read_several(self, message: WebThingMessage) -> None:
         found = await self._client.call(VALUES, "readProperties", thingID=message.thing_id)
         if message.operation == "readmultipleproperties":
             wanted = message.texts("names")
@@ -82,7 +82,7 @@ class Consuming:
             found = {name: found[name] for name in wanted if name in found}
         self._client.answer(message, values={name: value["value"] for name, value in found.items()})
 
-    async def _write(self, message: Incoming) -> None:
+    async def _write(self, message: WebThingMessage) -> None:
         """With `value` once the agent has confirmed it within the wait, else with the status so far."""
         value = message.members.get("value")
         status = await self._written(message, message.name, value, message.reference)
@@ -95,7 +95,7 @@ class Consuming:
         else:
             self._client.answer(message, status=action_status(final, None))
 
-    async def _write_several(self, message: Incoming) -> None:
+    async def _write_several(self, message: WebThingMessage) -> None:
         """All are checked against the TD before the first is sent; then each is a request of its own."""
         values = message.object("values")
         td = ThingDescription.of(await self._client.td(message.thing_id))
@@ -121,7 +121,9 @@ class Consuming:
                 confirmed[name] = values[name]
         self._client.answer(message, values=confirmed)
 
-    async def _written(self, message: Incoming, name: str, value: JSONValue, reference: str | None) -> DeliveryStatus:
+    async def _written(
+        self, message: WebThingMessage, name: str, value: JSONValue, reference: str | None
+    ) -> DeliveryStatus:
         client = self._client
         return await client.sink.handle(
             client.message(
@@ -136,12 +138,12 @@ class Consuming:
             )
         )
 
-    def _patience(self, message: Incoming) -> float:
+    def _patience(self, message: WebThingMessage) -> float:
         return self._client.wait_of(message, self._client.limits.default_wait_s)
 
     # ------------------------------------------------------------ subscriptions
 
-    async def _subscribe(self, message: Incoming) -> None:
+    async def _subscribe(self, message: WebThingMessage) -> None:
         kind, name = _subject(message)
         if not is_twin(message.thing_id):
             raise UnknownThing(message.thing_id)
@@ -159,7 +161,7 @@ class Consuming:
         self._subscriptions[key] = subscription
         self._client.answer(message)
 
-    async def _unsubscribe(self, message: Incoming) -> None:
+    async def _unsubscribe(self, message: WebThingMessage) -> None:
         """Nothing to end is a success: the outcome is what was asked for."""
         kind, name = _subject(message)
         for key, subscription in list(self._subscriptions.items()):
@@ -171,7 +173,7 @@ class Consuming:
         self._client.answer(message)
 
 
-def _subject(message: Incoming) -> tuple[Kind, str | None]:
+def _subject(message: WebThingMessage) -> tuple[Kind, str | None]:
     """What an observe or subscribe operation is about; None for all of the kind."""
     kind = Kind.PROPERTY if "observe" in message.operation else Kind.EVENT
     return kind, None if "all" in message.operation else message.text("name")

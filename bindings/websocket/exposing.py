@@ -8,7 +8,7 @@ are our additions, for what other protocols do with a Thing's own address.
 from collections.abc import Mapping
 
 from bindings.websocket.client import Client
-from bindings.websocket.messages import Incoming, MessageType, spell
+from bindings.websocket.messages import MessageType, WebThingMessage, spell
 from runtime.ports import Request
 from things.addresses import own_twin
 from things.delivery import Reason, State
@@ -49,11 +49,11 @@ class Exposing:
         self._client = client
         self._exposed: set[str] = set()
 
-    def knows(self, message: Incoming) -> bool:
+    def knows(self, message: WebThingMessage) -> bool:
         """Whether a request is one of the agent's."""
         return message.operation in (EXPOSE, DESTROY)
 
-    async def handle(self, message: Incoming) -> None:
+    async def handle(self, message: WebThingMessage) -> None:
         """Take one message of the agent; raises SkepError."""
         match message.type:
             case MessageType.REQUEST if message.operation == EXPOSE:
@@ -87,7 +87,7 @@ class Exposing:
             **members,
         )
 
-    async def _expose(self, message: Incoming) -> None:
+    async def _expose(self, message: WebThingMessage) -> None:
         """Publish the Thing's description, if one is given, and take requests from now on."""
         client, thing = self._client, self._own(message)
         if "td" in message.members:
@@ -100,7 +100,7 @@ class Exposing:
         # Requests flow after the answer, so that the agent knows that it is ready for them.
         client.sink.sessions.take_requests(client)
 
-    async def _destroy(self, message: Incoming) -> None:
+    async def _destroy(self, message: WebThingMessage) -> None:
         """Remove the Thing; without Things the client is asked nothing any more."""
         client, thing = self._client, self._own(message)
         await client.sink.handle(client.message(Operation.REMOVE_TD, thing, "", has_data=False, of=message))
@@ -109,7 +109,7 @@ class Exposing:
             client.sink.sessions.stop_requests(client)
         client.answer(message)
 
-    async def _publish(self, message: Incoming) -> None:
+    async def _publish(self, message: WebThingMessage) -> None:
         """Take a value or event; answered once it is committed, if the notification has a correlationID."""
         found = _PUBLISHES.get(message.operation)
         if found is None:
@@ -134,7 +134,7 @@ class Exposing:
         if message.correlation_id is not None:
             client.answer(message)
 
-    async def _report(self, message: Incoming) -> None:
+    async def _report(self, message: WebThingMessage) -> None:
         """Take the answer to a request."""
         if message.correlation_id is None:
             raise Invalid("a response needs the correlationID of its request")
@@ -143,12 +143,12 @@ class Exposing:
             client.message(Operation.REPORT_STATUS, "", message.correlation_id, _reported(message))
         )
 
-    def _own(self, message: Incoming) -> str:
+    def _own(self, message: WebThingMessage) -> str:
         """The twin id of the agent's Thing, which it names by its own id or by the twin's."""
         return own_twin(self._client.principal.account, message.thing_id)
 
 
-def _reported(message: Incoming) -> dict[str, JSONValue]:
+def _reported(message: WebThingMessage) -> dict[str, JSONValue]:
     """What a response says of its request, as agents report it on every binding."""
     members = message.members
     error = members.get("error")

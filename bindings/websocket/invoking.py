@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bindings.websocket.client import Client
-from bindings.websocket.messages import Incoming
+from bindings.websocket.messages import WebThingMessage
 from things.bounded import Recent
 from things.delivery import DeliveryStatus
 from things.documents import action_progress, status_document, status_of, wot_state
@@ -19,7 +19,7 @@ from things.problems import failure
 from things.service_ids import REQUESTS
 from things.times import parse_time, rfc3339
 
-Operate = Callable[[Incoming], Awaitable[None]]
+Operate = Callable[[WebThingMessage], Awaitable[None]]
 """Carries out one request and answers it; raises SkepError."""
 
 _LISTED = 1_000
@@ -30,7 +30,7 @@ _LISTED = 1_000
 class _Invocation:
     """An action that this socket invoked, until it ends. Statuses that come before the answer are held."""
 
-    request: Incoming
+    request: WebThingMessage
     requested: int
     answered: bool = False
     told: int = 0
@@ -42,7 +42,7 @@ class _Invocation:
 class _Inbox:
     """The request by which this socket asked for all statuses of its account's requests, and the last one told."""
 
-    request: Incoming
+    request: WebThingMessage
     told: int
 
 
@@ -64,7 +64,7 @@ class Invoking:
             "unsubscribeinbox": self._unsubscribe_inbox,
         }
 
-    async def _invoke(self, message: Incoming) -> None:
+    async def _invoke(self, message: WebThingMessage) -> None:
         """The status at once; with `wait` (seconds) the output, if it is there within the wait. Further statuses come
         as notifications of the same correlationID."""
         client = self._client
@@ -113,7 +113,7 @@ class Invoking:
 
     # ------------------------------------------------------------ statuses
 
-    async def _subscribe_inbox(self, message: Incoming) -> None:
+    async def _subscribe_inbox(self, message: WebThingMessage) -> None:
         """All statuses of the account's own requests from now on, or those after a seq, also of requests made
         elsewhere: first what was missed, in order, then what comes."""
         after = message.counter("after")
@@ -123,7 +123,7 @@ class Invoking:
         self._reports = True
         sessions.take_reports(self._client, after)
 
-    async def _unsubscribe_inbox(self, message: Incoming) -> None:
+    async def _unsubscribe_inbox(self, message: WebThingMessage) -> None:
         self._inbox = None
         self._client.answer(message)
 
@@ -158,11 +158,11 @@ class Invoking:
             self._invoked.pop(reference, None)
         return True
 
-    async def _query(self, message: Incoming) -> None:
+    async def _query(self, message: WebThingMessage) -> None:
         row = await self._row(message)
         self._client.answer(message, name=row["name"], status=_row_status(row))
 
-    async def _query_all(self, message: Incoming) -> None:
+    async def _query_all(self, message: WebThingMessage) -> None:
         td = await self._client.td(message.thing_id)
         found: dict[str, list[JSONValue]] = {name: [] for name in td.get("actions", {})}
         page = await self._client.call(
@@ -173,13 +173,13 @@ class Invoking:
         statuses: dict[str, JSONValue] = {**found}
         self._client.answer(message, statuses=statuses)
 
-    async def _cancel(self, message: Incoming) -> None:
+    async def _cancel(self, message: WebThingMessage) -> None:
         row = await self._row(message)
         client = self._client
         await client.sink.handle(client.message(Operation.CANCEL, "", row["requestID"], has_data=False))
         client.answer(message, actionID=row["requestID"])
 
-    async def _call(self, message: Incoming) -> None:
+    async def _call(self, message: WebThingMessage) -> None:
         """Call a method and wait for its output: never queued, so an absent agent is an error at once."""
         client = self._client
         status = await client.sink.handle(
@@ -202,7 +202,7 @@ class Invoking:
         else:
             client.answer(message, output=final.output)
 
-    async def _row(self, message: Incoming) -> dict[str, Any]:
+    async def _row(self, message: WebThingMessage) -> dict[str, Any]:
         action_id = message.text("actionID")
         row: dict[str, Any] = await self._client.call(REQUESTS, "readRequest", requestID=action_id)
         if row["thingID"] != message.thing_id:

@@ -32,7 +32,7 @@ class MessageType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class WebThingMessage:
     """One message as it came; its own members are read through the methods, which raise Invalid."""
 
     thing_id: str
@@ -109,7 +109,7 @@ class Incoming:
         return float(found)
 
 
-def read(text: str | bytes, *, max_bytes: int) -> Incoming:
+def read(text: str | bytes, *, max_bytes: int) -> WebThingMessage:
     """One message; raises Invalid (with its subclasses), TooLarge."""
     found = decode_whole(text, _LEVELS, max_bytes=max_bytes)
     if not isinstance(found, dict):
@@ -129,7 +129,7 @@ def read(text: str | bytes, *, max_bytes: int) -> Incoming:
     thing_id = found.get("thingID", "")
     if not isinstance(thing_id, str) or len(thing_id) > 1_024:
         raise Invalid("thingID is a text of at most 1024 characters")
-    return Incoming(
+    return WebThingMessage(
         thing_id=thing_id,
         message_id=_id(found, "messageID"),
         type=MessageType(str(type_)),

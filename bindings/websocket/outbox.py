@@ -27,7 +27,7 @@ class _Waiting:
     """Of a notification: whether its client may still see it."""
 
 
-class Outbox:
+class WebThingOutbox:
     """The queue between whoever has something to say to a client and the one task that writes."""
 
     def __init__(

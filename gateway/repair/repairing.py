@@ -19,7 +19,7 @@ from gateway.repair import databases, history
 from gateway.repair.logs import Log
 from gateway.repair.places import moved_aside, put_in_place, unfinished, written
 from gateway.repair.sealed import sealed_rows
-from gateway.sqlite_files import Kind, is_readable, kind_of, put_stamp
+from gateway.sqlite_files import FileKind, is_readable, kind_of, put_stamp
 from gateway.stocktaking import ROW_IDS, inventory_of, note_set_aside
 from things.errors import Locked, SkepError, StorageDamaged
 from twin.history import files
@@ -88,13 +88,13 @@ def _database(home: Path, name: str, inventory: Inventory, scratch: Path) -> Out
     refused = inventory.refused.get(name)
     look = _unlogged(path, scratch)
     kind = kind_of(look, None)
-    if kind is Kind.OURS and name in inventory.stores:
+    if kind is FileKind.OURS and name in inventory.stores:
         kind = kind_of(look, inventory.stamp)
-    if kind in (Kind.MISSING, Kind.EMPTY):
+    if kind in (FileKind.MISSING, FileKind.EMPTY):
         had = name in inventory.stores or refused is not None
         how = f"{kind}: nothing can be read of it; restore a backup, or: skep stores reset {name}"
         return Outcome(store=name, detail=how if had else f"{kind}, and none was there before", is_lost=had)
-    if kind is Kind.FOREIGN:
+    if kind is FileKind.FOREIGN:
         return Outcome(store=name, detail=f"{kind}: restore a backup, or: skep stores accept {name}", is_lost=True)
     # The log that a start took away when it found that some of it was lost, and refused to go on.
     kept = path.with_name(f"{name}-wal.damaged")
@@ -134,10 +134,10 @@ def _histories(
             continue
         look = _unlogged(path, scratch)
         kind = kind_of(look, None)
-        is_good = path.suffix == ".db" and kind is Kind.OURS and not Log(databases.log_of(path)).bad_frames
+        is_good = path.suffix == ".db" and kind is FileKind.OURS and not Log(databases.log_of(path)).bad_frames
         if is_good and is_readable(look):
             yield Outcome(store=name, detail="whole")
-        elif kind in (Kind.MISSING, Kind.EMPTY):
+        elif kind in (FileKind.MISSING, FileKind.EMPTY):
             yield Outcome(store=name, detail=f"{kind}: nothing can be read of it", is_lost=True)
         else:
             try:

@@ -25,7 +25,7 @@ MAX_ACCOUNTS = 1_000
 """Accounts with open questions; the one that was asked the longest ago is forgotten first."""
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     digest: bytes
     until: int
 
@@ -37,7 +37,7 @@ class Confirmations:
     clock: Callable[[], int]
     """A steady clock, µs."""
     audit: Audit
-    _open: Recent[str, Recent[str, _Asked]] = field(default_factory=lambda: Recent(MAX_ACCOUNTS))
+    _open: Recent[str, Recent[str, _Question]] = field(default_factory=lambda: Recent(MAX_ACCOUNTS))
     """By account and token, both in the order of asking."""
 
     def require(self, message: Message, decision: Decision) -> None:
@@ -49,7 +49,7 @@ class Confirmations:
             raise ConfirmationRequired(decision.rule, self._ask(account, digest, now), VALID_S)
         self.audit.confirmed(message, decision.rule)
 
-    def _taken(self, account: str, token: str | None) -> _Asked | None:
+    def _taken(self, account: str, token: str | None) -> _Question | None:
         """What a token was given for; it is spent with the first look."""
         questions = self._open.get(account)
         if token is None or questions is None:
@@ -62,10 +62,10 @@ class Confirmations:
     def _ask(self, account: str, digest: bytes, now: int) -> str:
         questions = self._open.get(account)
         if questions is None:
-            questions = Recent[str, _Asked](MAX_PER_ACCOUNT)
+            questions = Recent[str, _Question](MAX_PER_ACCOUNT)
         self._open[account] = questions
         token = secrets.token_urlsafe(16)
-        questions[token] = _Asked(digest, now + int(VALID_S * 1_000_000))
+        questions[token] = _Question(digest, now + int(VALID_S * 1_000_000))
         return token
 
 

@@ -16,7 +16,7 @@ from runtime.ports import Ledger, LedgerRow, Session
 from runtime.publications.sessions import LiveSessions
 from runtime.requests.hand_over import HandOver
 from runtime.requests.queues import Queues
-from runtime.requests.reachable_agents import Agent, Lane, Offer, Order, cancel_of
+from runtime.requests.reachable_agents import Agent, Lane, Offer, OrderPolicy, cancel_of
 from things.callbacks import ignore
 from things.delivery import Reason, State
 from things.errors import IllegalStatus, SkepError, UnknownRequest
@@ -35,7 +35,7 @@ class Deliveries:
     sessions: LiveSessions
     clock: Callable[[], int]
     start: Callable[[Awaitable[None]], None]
-    order_of: Callable[[str], Order]
+    order_of: Callable[[str], OrderPolicy]
     """The order policy of a Thing."""
     settled: Callable[[LedgerRow], None]
     """Called soon after each committed step, in their order: reports, replies, publications."""
@@ -237,9 +237,9 @@ class Deliveries:
         if row.request_id not in agent.offers and session is not None:
             # Lost with this session like all that was handed over by it.
             agent.offers[row.request_id] = Offer(row.request_id, row.thing_id, session, delivered=True)
-            if order is Order.UNTIL_RESPONSE and agent.lanes.setdefault(row.thing_id, Lane()).busy is None:
+            if order is OrderPolicy.UNTIL_RESPONSE and agent.lanes.setdefault(row.thing_id, Lane()).busy is None:
                 agent.lanes[row.thing_id].busy = row.request_id
-        if order is Order.UNTIL_ACK:
+        if order is OrderPolicy.UNTIL_ACK:
             self._queues.free(account, agent, row)
 
     def recorded(self, row: LedgerRow) -> None:

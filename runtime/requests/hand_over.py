@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from runtime.ports import Ledger, LedgerRow
-from runtime.requests.reachable_agents import Agent, Lane, Offer, Offered, Order, request_of
+from runtime.requests.reachable_agents import Agent, Lane, Offer, Offered, OrderPolicy, request_of
 from things.addresses import TwinID
 from things.delivery import Reason, State
 from things.errors import IllegalStatus, UnknownRequest
@@ -27,7 +27,7 @@ class HandOver:
     ledger: Ledger
     clock: Callable[[], int]
     start: Callable[[Awaitable[None]], None]
-    order_of: Callable[[str], Order]
+    order_of: Callable[[str], OrderPolicy]
     """The order policy of a Thing."""
     permits: Callable[[LedgerRow], bool]
     """Whether the caller of a row may still ask for it."""
@@ -49,7 +49,7 @@ class HandOver:
             return Offered.HANDLED
         order = self.order_of(row.thing_id)
         lane: Lane | None = None
-        if order is not Order.BURST:
+        if order is not OrderPolicy.BURST:
             lane = agent.lanes.setdefault(row.thing_id, Lane())
             if lane.busy is not None:
                 lane.behind = True
@@ -101,7 +101,7 @@ class HandOver:
         for row in rows:
             if row.request_id in agent.offers or self.is_over(agent, row) or not self.permits(row):
                 continue
-            if self.order_of(row.thing_id) is not Order.BURST:
+            if self.order_of(row.thing_id) is not OrderPolicy.BURST:
                 if row.thing_id in taken or not agent.is_free(row.thing_id):
                     continue
                 taken.add(row.thing_id)

@@ -13,7 +13,7 @@ from things.messages import Message, Operation
 LEAST_AHEAD = 16
 
 
-class Order(StrEnum):
+class OrderPolicy(StrEnum):
     """When the next request for a Thing may go out."""
 
     BURST = "burst"

@@ -41,7 +41,7 @@ class LakeKeeper(Protocol):
     async def plan(self, rules: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]: ...
 
 
-class Rule(Input):
+class GivenRule(Input):
     """How long readings are kept: by Thing and name where given, days and bytes at most."""
 
     thing_id: str | None = None
@@ -60,7 +60,7 @@ class Compact(Input):
 class Retain(Input):
     """What to keep. Data that was never rolled up goes only with `force`."""
 
-    rules: list[Rule] = Field(default_factory=list, max_length=1_000)
+    rules: list[GivenRule] = Field(default_factory=list, max_length=1_000)
     windows: list[str] | None = None
     force: bool = False
     dry_run: bool = False
@@ -69,7 +69,7 @@ class Retain(Input):
 class Plan(Input):
     """Rules to try; the configured ones if none are given. What is due under them is counted too."""
 
-    rules: list[Rule] = Field(default_factory=list, max_length=1_000)
+    rules: list[GivenRule] = Field(default_factory=list, max_length=1_000)
 
 
 class Verify(Input):
@@ -129,7 +129,7 @@ class LakeService(MethodService):
         return _report(report)
 
 
-def _rules(rules: Sequence[Rule]) -> list[Mapping[str, Any]]:
+def _rules(rules: Sequence[GivenRule]) -> list[Mapping[str, Any]]:
     return [rule.model_dump(exclude_none=True) for rule in rules]
 
 

@@ -10,7 +10,7 @@ from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.moments import moment
 from skep.cli.output import items_of, print_json, print_table, short_time
 from skep.consumer import Consumer
-from skep.patterns import Pattern
+from skep.patterns import ChangePattern
 from things.errors import NotFound
 from things.messages import JSONValue
 from things.service_ids import HISTORY, is_service
@@ -36,7 +36,7 @@ Examples:
 @access_options
 def asof(access: Access, time: str, pattern: str, until: str | None) -> None:
     """Show the value every property had at TIME: a moment, or how long ago."""
-    then, wanted = moment(time), Pattern.parse(pattern)
+    then, wanted = moment(time), ChangePattern.parse(pattern)
     if until is not None:
         _show_changes(access, then, moment(until), wanted)
         return
@@ -62,7 +62,7 @@ def asof(access: Access, time: str, pattern: str, until: str | None) -> None:
     )
 
 
-async def _things(consumer: Consumer, then: int, wanted: Pattern) -> list[str]:
+async def _things(consumer: Consumer, then: int, wanted: ChangePattern) -> list[str]:
     """Things of today, whose history may begin before they were described here, and those that were there then."""
     ids = {thing.id for thing in await consumer.things()}
     async for page in _pages(consumer, "listAsOf", {"time": rfc3339(then), "limit": PAGE}):
@@ -96,11 +96,11 @@ async def _values(consumer: Consumer, thing_id: str, then: int) -> list[_Row]:
     ]
 
 
-def _is_meant(wanted: Pattern, row: _Row) -> bool:
+def _is_meant(wanted: ChangePattern, row: _Row) -> bool:
     return wanted.matches(str(row["thingID"]), "property", str(row["name"]))
 
 
-def _show_changes(access: Access, start: int, end: int, wanted: Pattern) -> None:
+def _show_changes(access: Access, start: int, end: int, wanted: ChangePattern) -> None:
     asked: dict[str, JSONValue] = {"from": rfc3339(start), "to": rfc3339(end), "limit": PAGE}
 
     async def work(consumer: Consumer) -> list[_Row]:
@@ -115,7 +115,7 @@ def _show_changes(access: Access, start: int, end: int, wanted: Pattern) -> None
     print_table(("thing", "what", "then", "later"), lines, empty="nothing changed")
 
 
-def _lines(item: _Row, wanted: Pattern) -> Iterator[tuple[JSONValue, ...]]:
+def _lines(item: _Row, wanted: ChangePattern) -> Iterator[tuple[JSONValue, ...]]:
     thing_id, patch, properties = item.get("thingID"), item.get("patch"), item.get("properties")
     if item.get("change") is not None and wanted.name == "*":
         yield thing_id, "description", None, item["change"] if patch is None else ", ".join(_keys(patch))

@@ -62,13 +62,13 @@ class SkepSource(DataSource):
         return "skep"
 
     def schema(self) -> StructType:
-        return _Asked.of(self.options).schema()
+        return _Selection.of(self.options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _BatchReader(_Asked.of(self.options))
+        return _BatchReader(_Selection.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return _StreamReader(_Asked.of(self.options))
+        return _StreamReader(_Selection.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -76,7 +76,7 @@ class SkepSource(DataSource):
         return Publisher(dict(self.options), schema)
 
 
-class _Asked(NamedTuple):
+class _Selection(NamedTuple):
     """The options, checked; small enough to travel to every task."""
 
     lake: str | None
@@ -89,7 +89,7 @@ class _Asked(NamedTuple):
     ranges: bool
 
     @staticmethod
-    def of(options: Mapping[str, str]) -> "_Asked":
+    def of(options: Mapping[str, str]) -> "_Selection":
         given = {key.lower(): value for key, value in dict(options).items()}
         unknown = set(given) - KNOWN
         if unknown:
@@ -113,7 +113,7 @@ class _Asked(NamedTuple):
             gateways=_listed(given.get("gateways")),
             days=(days[0], days[-1]) if days else None,
         )
-        return _Asked(
+        return _Selection(
             lake,
             url,
             given.get("token", ""),
@@ -162,7 +162,7 @@ class _Ranges(InputPartition):
 
 
 class _BatchReader(DataSourceReader):
-    def __init__(self, asked: _Asked) -> None:
+    def __init__(self, asked: _Selection) -> None:
         if asked.ranges:
             raise Invalid("ranges are those of a stream's batches; a batch reads rows")
         self.asked = asked
@@ -194,7 +194,7 @@ class _BatchReader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are row ids by gateway: the same two offsets always name the same rows, also after a compaction."""
 
-    def __init__(self, asked: _Asked) -> None:
+    def __init__(self, asked: _Selection) -> None:
         if asked.model is not None:
             raise Invalid("a stream has no wide table: values of one time may come in different batches")
         if asked.ranges and (asked.url or asked.selection != Selection(gateways=asked.selection.gateways)):
@@ -263,7 +263,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.asked.files().snapshots(self.asked.selection.gateways)
 
 
-def _read(asked: _Asked, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(asked: _Selection, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, _Ranges):
         columns = list(zip(*partition.rows, strict=True)) or [(), (), ()]
         schema = pa.schema([("gateway", pa.string()), ("first", pa.int64()), ("last", pa.int64())])

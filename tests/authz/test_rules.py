@@ -7,7 +7,7 @@ import pytest
 
 from authz.authorizer import LocalAuthorizer
 from authz.documents import RuleDocument
-from authz.patterns import Pattern
+from authz.patterns import RulePattern
 from tests.authz.rights import LAMP, OTTO, PUMP, ROLLUP, ROOT, VERA, authorizer, who
 from things.addresses import Address, Kind
 from things.errors import Conflict, Forbidden, Invalid, NotFound
@@ -174,7 +174,7 @@ async def test_a_rule_for_an_unknown_role_is_refused(rights: LocalAuthorizer) ->
     ],
 )
 def test_patterns(pattern: str, text: str, expected: bool) -> None:
-    assert Pattern.parse(pattern).matches(text) is expected
+    assert RulePattern.parse(pattern).matches(text) is expected
 
 
 async def test_rights_are_uniform_unless_something_looks_at_names(rights: LocalAuthorizer) -> None:

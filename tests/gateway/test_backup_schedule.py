@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from authn.audit import read as audit_of
-from gateway import assembly
+from gateway import chores
 from gateway.backup.encryption import Keyring
 from gateway.backup.folders import found_folder
 from gateway.backup.schedule import AGAIN_S, FIRST_S, Schedule
@@ -132,7 +132,7 @@ async def test_the_age_of_the_last_backup_is_known_and_an_old_one_warned_of(tmp_
 async def test_the_runtime_tells_of_a_backup_that_was_taken_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "_HOUSE_S", 0.02)
+    monkeypatch.setattr(chores, "EVERY_S", 0.02)
     home, to = tmp_path / "home", tmp_path / "site.tar"
     async with skep(home) as runtime, httpx.AsyncClient(base_url=runtime.http, trust_env=False) as client:
         assert "skep_backup_age_seconds" not in (await client.get("/metrics")).text

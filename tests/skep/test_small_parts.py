@@ -11,16 +11,16 @@ from skep.cli.output import cell
 from skep.cli.plain import plain
 from skep.handlers import Report
 from skep.memory import RequestMemory
-from skep.outbox import Outbox, Signal
-from skep.patterns import Pattern
+from skep.outbox import ReadingOutbox, Signal
+from skep.patterns import ChangePattern
 from things.delivery import State
 from things.errors import BadAddress, Invalid, SkepError, UnknownThing, error_named
 
 NOW = 1_767_225_600_000_000
 
 
-def an_outbox(max_items: int = 10, max_bytes: int = 1_000) -> Outbox[str]:
-    return Outbox(Signal(), max_items=max_items, max_bytes=max_bytes, size=len)
+def an_outbox(max_items: int = 10, max_bytes: int = 1_000) -> ReadingOutbox[str]:
+    return ReadingOutbox(Signal(), max_items=max_items, max_bytes=max_bytes, size=len)
 
 
 def test_outbox_gives_back_what_was_under_way_in_its_old_order() -> None:
@@ -86,11 +86,11 @@ def test_back_off_doubles_to_its_bound_and_begins_anew() -> None:
     ],
 )
 def test_patterns_ask_for_whole_levels(text: str, query: list[tuple[str, str]]) -> None:
-    assert Pattern.parse(text).query() == query
+    assert ChangePattern.parse(text).query() == query
 
 
 def test_patterns_sift_inside_levels() -> None:
-    pattern = Pattern.parse("dtw:pumps:pump-*/temp*", kind="property")
+    pattern = ChangePattern.parse("dtw:pumps:pump-*/temp*", kind="property")
 
     assert pattern.matches("dtw:pumps:pump-1", "property", "temperature")
     assert not pattern.matches("dtw:pumps:valve-1", "property", "temperature")
@@ -100,7 +100,7 @@ def test_patterns_sift_inside_levels() -> None:
 @pytest.mark.parametrize("text", ["", "dtw:", "dtw:a:b/c/d"])
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(BadAddress):
-        Pattern.parse(text)
+        ChangePattern.parse(text)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from tests.twin.conftest import Clock, OpenTwin
 from things.errors import UnknownThing
-from things.records import Change, DirectoryChange, Entry
+from things.records import DirectoryChange, Entry, EntryChange
 from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def test_the_same_text_again_changes_nothing(opened: OpenTwin, clock: Cloc
     with anyio.fail_after(30):
         async with opened() as twin:
             first = await twin.directory.put("dtw:a:lamp", td(), agent="a")
-            told: list[Change] = []
+            told: list[EntryChange] = []
             twin.directory.on_changed(lambda change, before, after: told.append(change.what))
             clock.now += 1
             again = await twin.directory.put("dtw:a:lamp", td(), agent="a")

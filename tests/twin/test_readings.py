@@ -16,7 +16,7 @@ from things.addresses import Kind
 from things.errors import SkepError, StorageDamaged
 from things.records import HistoryQuery, Reading, Row
 from twin.history import HistoryStore, open_history
-from twin.history.retention import Budget
+from twin.history.retention import HotBudget
 from twin.lake.client import LakeClient
 from twin.readings import Readings
 
@@ -58,7 +58,7 @@ class House:
     async def seal_and_drop(self, *, keep_days: float = 0, now: int = MONDAY + 10 * DAY) -> None:
         """Seal everything, and let hot files go as housekeeping does."""
         sealed = await self.lake.seal()
-        await self.hot.trim(Budget(days=keep_days), now=now, sealed=sealed["last"])
+        await self.hot.trim(HotBudget(days=keep_days), now=now, sealed=sealed["last"])
 
     def wanted(self, query: HistoryQuery) -> list[Row]:
         """The answer by plain Python."""

@@ -9,7 +9,7 @@ from things.messages import JSONValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class DeviceChange:
     """Something a device says: a property's new value, or an event."""
 
     kind: Kind
@@ -27,7 +27,7 @@ class Device(Protocol):
     sample: str
     """Name of its Thing Description in `things/samples`."""
 
-    def step(self, dt_s: float) -> Sequence[Change]:
+    def step(self, dt_s: float) -> Sequence[DeviceChange]:
         """Let `dt_s` seconds pass; what changed, in order."""
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from things.addresses import Kind
 from things.messages import JSONValue
-from things.simulated.device import Change, DeviceRefusal, number
+from things.simulated.device import DeviceChange, DeviceRefusal, number
 
 RAMP_PER_S = 200.0
 """Percent of full speed gained or lost in a second."""
@@ -33,7 +33,7 @@ class PumpStation:
         self._alarmed = False
         self._said: dict[str, JSONValue] = {}
 
-    def step(self, dt_s: float) -> Sequence[Change]:
+    def step(self, dt_s: float) -> Sequence[DeviceChange]:
         reach = RAMP_PER_S * dt_s
         self._speed += max(-reach, min(reach, self._target - self._speed))
         share = self._speed / 100
@@ -52,7 +52,9 @@ class PumpStation:
         if pressure > PRESSURE_ALARM and not self._alarmed:
             self._alarmed = True
             changes.append(
-                Change(kind=Kind.EVENT, name="alarm", value={"reason": "pressure", "pressure": round(pressure, 2)})
+                DeviceChange(
+                    kind=Kind.EVENT, name="alarm", value={"reason": "pressure", "pressure": round(pressure, 2)}
+                )
             )
         elif pressure < PRESSURE_ALARM * 0.95:
             self._alarmed = False
@@ -80,9 +82,9 @@ class PumpStation:
     def write(self, name: str, value: JSONValue) -> None:
         raise DeviceRefusal(f"{name} is not a setting of a pump station")
 
-    def _changed(self, **values: JSONValue) -> list[Change]:
+    def _changed(self, **values: JSONValue) -> list[DeviceChange]:
         changed = [
-            Change(kind=Kind.PROPERTY, name=name, value=value)
+            DeviceChange(kind=Kind.PROPERTY, name=name, value=value)
             for name, value in values.items()
             if self._said.get(name) != value
         ]

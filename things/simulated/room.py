@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from things.addresses import Kind
 from things.messages import JSONValue
-from things.simulated.device import Change, DeviceRefusal, number
+from things.simulated.device import DeviceChange, DeviceRefusal, number
 
 DAY_S = 86_400.0
 LEAK_PER_HOUR = 0.25
@@ -32,7 +32,7 @@ class RoomClimate:
         self._heating = False
         self._said: dict[str, JSONValue] = {}
 
-    def step(self, dt_s: float) -> Sequence[Change]:
+    def step(self, dt_s: float) -> Sequence[DeviceChange]:
         self._time_s += dt_s
         hours = dt_s / 3_600
         hour = self._time_s % DAY_S / 3_600
@@ -66,16 +66,16 @@ class RoomClimate:
             raise DeviceRefusal(f"{name} is not a setting of a room")
         self._set_point = number(value, 5, 30, "the set point")
 
-    def _changed(self, **values: JSONValue) -> list[Change]:
-        changes: list[Change] = []
+    def _changed(self, **values: JSONValue) -> list[DeviceChange]:
+        changes: list[DeviceChange] = []
         for name, value in values.items():
             before = self._said.get(name)
             if before == value:
                 continue
             self._said[name] = value
-            changes.append(Change(kind=Kind.PROPERTY, name=name, value=value))
+            changes.append(DeviceChange(kind=Kind.PROPERTY, name=name, value=value))
             if name == "occupied" and before is not None:
-                changes.append(Change(kind=Kind.EVENT, name="occupancy", value={"occupied": value}))
+                changes.append(DeviceChange(kind=Kind.EVENT, name="occupancy", value={"occupied": value}))
         return changes
 
 

@@ -15,7 +15,7 @@ DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class HotBudget:
     """What may be kept; None is no bound. `drop_unsealed` lets readings go that are nowhere else."""
 
     days: float | None = None
@@ -31,7 +31,7 @@ class Excess(NamedTuple):
     over_days: int
 
 
-def excess(files: Sequence[DayFile], budget: Budget, *, now: int, sealed: int) -> Excess:
+def excess(files: Sequence[DayFile], budget: HotBudget, *, now: int, sealed: int) -> Excess:
     """What of `files` (by rising row id, the last one being written) is beyond the budget. `sealed` is the last row the
     lake has."""
     kept = sum(file.size_bytes for file in files)

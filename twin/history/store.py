@@ -22,7 +22,7 @@ from things.errors import Invalid, SkepError, StorageDamaged
 from things.records import Appended, HistoryQuery, Reading, Row
 from twin.history import files, reading
 from twin.history.files import DayFile
-from twin.history.retention import Budget, Excess, excess
+from twin.history.retention import Excess, HotBudget, excess
 from twin.history.writing import Append, DayWriter, Job
 from twin.reserve import Reserve
 from twin.writer import GroupThread
@@ -197,7 +197,7 @@ class HistoryStore:
         found = partial(self._horizon, bounded, paths, max_bytes=max_bytes, received=received)
         return await anyio.to_thread.run_sync(found, limiter=self._limiter)
 
-    async def trim(self, budget: Budget, *, now: int, sealed: int) -> Excess:
+    async def trim(self, budget: HotBudget, *, now: int, sealed: int) -> Excess:
         """Drop whole files until the budget is kept, as far as it may be; `sealed` is the last row the lake has."""
         found = excess(self._writer.files, budget, now=now, sealed=sealed)
         for file in found.files:

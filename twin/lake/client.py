@@ -35,7 +35,7 @@ MAX_WAITING = 64
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _Request:
     line: bytes
     done: anyio.Event = field(default_factory=anyio.Event)
     answer: Mapping[str, Any] | None = None
@@ -72,7 +72,7 @@ class LakeClient:
             *(["--private"] if is_private else []),
         ]
         self._clock = clock
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _Request] = {}
         self._next = 0
         self._work = anyio.Event()
         self._stream: ByteSendStream | None = None
@@ -197,7 +197,7 @@ class LakeClient:
             raise Unavailable("too many requests wait for the lake process")
         self._next += 1
         number = self._next
-        asked = _Asked(line=to_json({"id": number, "do": do, "with": arguments, "now": self._clock()}) + b"\n")
+        asked = _Request(line=to_json({"id": number, "do": do, "with": arguments, "now": self._clock()}) + b"\n")
         self._asked[number] = asked
         self._work.set()
         try:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from things.lake import READINGS, day_of
 from twin.lake.manifest import Manifest
-from twin.lake.retention import Rule
+from twin.lake.retention import RetentionRule
 from twin.lake.rows import HotRows
 
 RECENT_DAYS = 7
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     settles_bytes: int | None
 
 
-def plan(manifest: Manifest, hot: HotRows, rules: Sequence[Rule] = ()) -> Plan:
+def plan(manifest: Manifest, hot: HotRows, rules: Sequence[RetentionRule] = ()) -> Plan:
     """Predict by the readings received in the last days; only a rule for everything bounds the whole."""
     snapshot = manifest.snapshot()
     parts = [part for part in snapshot.parts if part.table == READINGS]
@@ -48,7 +48,7 @@ def plan(manifest: Manifest, hot: HotRows, rules: Sequence[Rule] = ()) -> Plan:
     seen = max(((today - date.fromisoformat(day)).days + 1 for day in recent), default=1)
     per_day = (sum(recent.values()) + hot_rows) / seen
 
-    general = next((rule for rule in rules if rule.is_general), Rule())
+    general = next((rule for rule in rules if rule.is_general), RetentionRule())
     kept_days = 365 if general.days is None else min(365, general.days + 1)
     year_rows = (rows + per_day * 365) if general.days is None else per_day * kept_days
     year_bytes = year_rows * per_row

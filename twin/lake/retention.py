@@ -25,7 +25,7 @@ KEPT_WINDOWS = ("1h",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RetentionRule:
     """How long readings stay; None is any Thing or name, for ever, or without bound. The most specific rule that
     matches a series counts, a Thing's before a name's."""
 
@@ -54,7 +54,9 @@ class Retained(NamedTuple):
 class Retention:
     """Applies rules to one gateway's readings. Only the one writer may."""
 
-    def __init__(self, manifest: Manifest, rules: Sequence[Rule], *, windows: Sequence[str] = KEPT_WINDOWS) -> None:
+    def __init__(
+        self, manifest: Manifest, rules: Sequence[RetentionRule], *, windows: Sequence[str] = KEPT_WINDOWS
+    ) -> None:
         general = [rule for rule in rules if rule.is_general]
         if len(general) > 1:
             raise Invalid("two retention rules are for everything; one of them can have no effect")
@@ -63,7 +65,7 @@ class Retention:
                 raise Invalid("retention is at least one day, and bytes are not negative")
         self.manifest = manifest
         self.place = manifest.place
-        self._general = general[0] if general else Rule()
+        self._general = general[0] if general else RetentionRule()
         self._special = sorted(
             (rule for rule in rules if not rule.is_general),
             key=lambda rule: (rule.thing_id is None, rule.name is None),
@@ -103,7 +105,7 @@ class Retention:
             self.manifest.commit(base, commit)
         return Retained(sorted(due), gone, len(replaced), sorted({part.day for part in new}))
 
-    def _due(self, snapshot: Snapshot) -> dict[str, Sequence[tuple[Rule, bool]]]:
+    def _due(self, snapshot: Snapshot) -> dict[str, Sequence[tuple[RetentionRule, bool]]]:
         """Days from which something goes: the rules to look at there, each with whether its readings go."""
         today = date.fromisoformat(day_of(self.manifest.now()))
         by_day: dict[str, list[Part]] = {}
@@ -111,11 +113,11 @@ class Retention:
             if part.table == READINGS:
                 by_day.setdefault(part.day, []).append(part)
         over = self._over_budget(by_day)
-        due: dict[str, Sequence[tuple[Rule, bool]]] = {}
+        due: dict[str, Sequence[tuple[RetentionRule, bool]]] = {}
         for day in by_day:
             age = (today - date.fromisoformat(day)).days
 
-            def goes(rule: Rule, age: int = age, day: str = day) -> bool:
+            def goes(rule: RetentionRule, age: int = age, day: str = day) -> bool:
                 return (rule.days is not None and age > rule.days) or day in over.get(rule, ())
 
             verdicts = [(rule, goes(rule)) for rule in (*self._special, self._general)]
@@ -123,9 +125,9 @@ class Retention:
                 due[day] = verdicts
         return due
 
-    def _over_budget(self, by_day: Mapping[str, Sequence[Part]]) -> dict[Rule, set[str]]:
+    def _over_budget(self, by_day: Mapping[str, Sequence[Part]]) -> dict[RetentionRule, set[str]]:
         """For rules with a budget in bytes, the oldest days that do not fit. A series' bytes are its share of rows."""
-        over: dict[Rule, set[str]] = {}
+        over: dict[RetentionRule, set[str]] = {}
         sizes = {file.path: file.size for file in self.place.walk(f"{READINGS}/gateway={self.manifest.gateway}")}
         for rule in (*self._special, self._general):
             if rule.bytes is None:
@@ -138,11 +140,11 @@ class Retention:
                     over.setdefault(rule, set()).add(day)
         return over
 
-    def _share(self, part: Part, rule: Rule) -> float:
+    def _share(self, part: Part, rule: RetentionRule) -> float:
         table = read_parts(self.manifest, [part]).select(["thing_id", "name"])
         return float(pc.sum(_matching(table, rule)).as_py() or 0) / max(part.rows, 1)
 
-    def _rows_gone(self, snapshot: Snapshot, due: Mapping[str, Sequence[tuple[Rule, bool]]]) -> dict[str, int]:
+    def _rows_gone(self, snapshot: Snapshot, due: Mapping[str, Sequence[tuple[RetentionRule, bool]]]) -> dict[str, int]:
         gone: dict[str, int] = {}
         for part in snapshot.parts:
             if part.table == READINGS and part.day in due:
@@ -150,7 +152,7 @@ class Retention:
         return gone
 
     def _without(
-        self, base: Snapshot, due: Mapping[str, Sequence[tuple[Rule, bool]]]
+        self, base: Snapshot, due: Mapping[str, Sequence[tuple[RetentionRule, bool]]]
     ) -> tuple[list[Part], list[Part], int]:
         """(files that stay in place of others, files that go, rows that go)."""
         kept: list[Part] = []
@@ -171,7 +173,7 @@ class Retention:
                 kept.append(written.part(rows=rest.num_rows, first=part.first, last=part.last))
         return kept, replaced, gone
 
-    def _kept_rows(self, part: Part, verdicts: Sequence[tuple[Rule, bool]]) -> pa.Table:
+    def _kept_rows(self, part: Part, verdicts: Sequence[tuple[RetentionRule, bool]]) -> pa.Table:
         if all(verdict for _, verdict in verdicts):
             return pa.table({})
         table = read_parts(self.manifest, [part])
@@ -203,7 +205,7 @@ class Retention:
         return made
 
 
-def _matching(table: pa.Table, rule: Rule) -> Any:
+def _matching(table: pa.Table, rule: RetentionRule) -> Any:
     matches: Any = pa.repeat(True, table.num_rows)
     for column, wanted in (("thing_id", rule.thing_id), ("name", rule.name)):
         if wanted is not None:

@@ -31,7 +31,7 @@ from twin.lake.places import LocalPlace, place_of
 from twin.lake.planning import plan
 from twin.lake.protocol import IDLE_S, error_of
 from twin.lake.reader import LakeReader, Selection
-from twin.lake.retention import KEPT_WINDOWS, Retention, Rule
+from twin.lake.retention import KEPT_WINDOWS, Retention, RetentionRule
 from twin.lake.sealing import Beside, Sealer
 from twin.lake.upkeep import Upkeep
 from twin.lake.verification import verify
@@ -116,7 +116,7 @@ class Worker:
     ) -> Answer:
         with self._only_writer():
             kept = KEPT_WINDOWS if windows is None else windows
-            retention = Retention(self._manifest, [Rule(**rule) for rule in rules], windows=kept)
+            retention = Retention(self._manifest, [RetentionRule(**rule) for rule in rules], windows=kept)
             return retention.apply(force=force, dry_run=dry_run)._asdict()
 
     def _status(self) -> Answer:
@@ -166,7 +166,7 @@ class Worker:
             return verify(self._manifest, quarantine=True)._asdict()
 
     def _plan(self, rules: list[dict[str, Any]] | None = None) -> Answer:
-        return plan(self._manifest, self._hot, [Rule(**rule) for rule in rules or ()])._asdict()
+        return plan(self._manifest, self._hot, [RetentionRule(**rule) for rule in rules or ()])._asdict()
 
     def _export(self, selection: dict[str, Any], path: str, format: str) -> Answer:
         return export(self._reader, Selection(**selection), Path(path), format)._asdict()

@@ -187,7 +187,7 @@ async def _patch(exchange: Exchange) -> ASGIApp:
             changed = merged(standing(entry["td"], entry), patch)
             await _register(exchange, thing_id, changed, ifMatch=wanted or entry["etag"])
         except PreconditionFailed:
-            # Somebody wrote in between: the patch is laid over what stands there now, unless its sender minds.
+            # Somebody wrote in between: the patch is merged into what is there now, unless its sender minds.
             if wanted is not None:
                 raise
             continue
@@ -198,10 +198,10 @@ async def _patch(exchange: Exchange) -> ASGIApp:
 async def _overlay(exchange: Exchange, thing_id: str, patch: Mapping[str, JSONValue]) -> ASGIApp:
     if "id" in patch and patch["id"] != thing_id:
         raise Invalid("the id of an entry cannot be changed")
-    laid = {name: value for name, value in patch.items() if name != "id"}
-    if not _OVERLAY.issuperset(laid):
+    overlay = {name: value for name, value in patch.items() if name != "id"}
+    if not _OVERLAY.issuperset(overlay):
         raise Forbidden("of a twin only title and description can be changed here")
-    data: dict[str, JSONValue] = {"thingID": thing_id, **laid}
+    data: dict[str, JSONValue] = {"thingID": thing_id, **overlay}
     # Not by `service_calls.call`: null is a value here, and drops what lies over the twin.
     await exchange.context.sink.call(
         exchange.principal,

@@ -17,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from bindings.http.config import HttpConfig
-from bindings.web.connections import Connection
+from bindings.web.connections import HTTPConnection
 from bindings.web.fields import Fields
 from bindings.web.intake import SLICE_BYTES
 from tests.bindings.http.support import LAMP, House, house, lamp_house
@@ -181,14 +181,14 @@ async def test_requests_sent_ahead_are_read_no_faster_than_they_are_answered(
     empty_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = 0
-    parsed = Connection.on_headers_complete
+    parsed = HTTPConnection.on_headers_complete
 
-    def counted(connection: Connection) -> None:
+    def counted(connection: HTTPConnection) -> None:
         nonlocal longest
         parsed(connection)
         longest = max(longest, len(connection.pipeline))
 
-    monkeypatch.setattr(Connection, "on_headers_complete", counted)
+    monkeypatch.setattr(HTTPConnection, "on_headers_complete", counted)
     one = LOGIN + b"content-length: 2\r\n\r\n{}"
     reply = await _speak(empty_house, one * 2_000 + LAST, quiet_s=5.0)
 

@@ -12,7 +12,7 @@ import pytest
 
 from bindings.http.channels import StreamChannel
 from bindings.http.config import HttpConfig
-from bindings.http.sse import Encoder, Spelling, event, event_bytes
+from bindings.http.sse import EventEncoder, Spelling, event, event_bytes
 from runtime.ports import Publication
 from tests.bindings.http.support import LAMP, PASSWORD, Events, House, eventually, lamp_house
 from things.addresses import Kind, TwinID
@@ -316,7 +316,7 @@ def _channel(**options: Any) -> StreamChannel:
         Principal(account="a", type=AccountType.CONSUMER, role="viewer"),
         session_id="s",
         source=None,
-        encoder=Encoder(),
+        encoder=EventEncoder(),
         spelling=Spelling.UNNAMED,
         **given,
     )
@@ -390,7 +390,7 @@ def test_line_breaks_cannot_forge_events() -> None:
 
 
 def test_one_publication_is_encoded_once() -> None:
-    encoder = Encoder()
+    encoder = EventEncoder()
     publication = _value("x", 1)
 
     assert encoder.spell(publication, Spelling.MANY) is encoder.spell(publication, Spelling.MANY)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bindings.mqtt.engines.seam import Limits, Link
-from bindings.mqtt.order import Order
+from bindings.mqtt.order import PublishOrder
 from runtime.publications import sessions
 from tests.bindings.mqtt import wire
 from tests.bindings.mqtt.engines.contract import EngineType
@@ -85,7 +85,7 @@ async def test_an_account_has_only_so_many_sessions(any_engine: EngineType, tmp_
 
 
 async def test_nothing_waits_where_nothing_is_ahead() -> None:
-    order = Order()
+    order = PublishOrder()
 
     await order.wait_described("lamp")
     await order.wait_described()

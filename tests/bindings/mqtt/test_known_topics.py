@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bindings.mqtt import clients, known_topics
-from bindings.mqtt.clients import Encoder
+from bindings.mqtt.clients import PublicationEncoder
 from bindings.mqtt.engines.codec import packets
 from bindings.mqtt.known_topics import KnownTopics, ValueTopic
 from runtime.ports import Publication
@@ -82,7 +82,7 @@ def test_topics_in_turn_one_more_than_fit_are_seldom_decoded_again(monkeypatch: 
 
 def test_series_in_turn_one_more_than_fit_are_seldom_spelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MAX_TOPICS", MOST)
-    encoder = Encoder()
+    encoder = PublicationEncoder()
 
     def encode(number: int) -> None:
         encoder.encode(publication(number), 0, is_5=False)
@@ -95,7 +95,7 @@ def test_fifty_thousand_series_are_remembered_in_less_than_two_kibibytes_each() 
     gc.collect()
     tracemalloc.start()
     try:
-        known, encoder, before = KnownTopics(), Encoder(), tracemalloc.get_traced_memory()[0]
+        known, encoder, before = KnownTopics(), PublicationEncoder(), tracemalloc.get_traced_memory()[0]
         for number in range(SERIES):
             body = published(number)
             found, _ = packets.decode_publish(0, body, 0, len(body), 4, None, 0)

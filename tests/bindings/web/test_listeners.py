@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from bindings.web.connections import Connection, Connections
+from bindings.web.connections import Connections, HTTPConnection
 from bindings.web.limits import ConnectionLimits
 from bindings.web.listeners import bound, serving
 
@@ -23,7 +23,7 @@ async def test_a_listener_whose_clients_have_gone_ends_at_once() -> None:
     for _ in range(5):
         sock = bound(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        async with serving(_hello, sock, Connection, Connections(ConnectionLimits())):
+        async with serving(_hello, sock, HTTPConnection, Connections(ConnectionLimits())):
             async with httpx.AsyncClient(verify=False) as client:
                 assert (await client.get(address)).text == "hello"
             began = anyio.current_time()
@@ -51,7 +51,7 @@ async def test_a_listener_ends_after_the_exchange_that_runs() -> None:
 
     async with (
         anyio.create_task_group() as tasks,
-        serving(hello_later, sock, Connection, Connections(ConnectionLimits(graceful_s=30))),
+        serving(hello_later, sock, HTTPConnection, Connections(ConnectionLimits(graceful_s=30))),
     ):
         tasks.start_soon(ask)
         await asked.wait()

@@ -3,12 +3,12 @@
 import anyio
 import pytest
 
-from bindings.websocket.outbox import Outbox
+from bindings.websocket.outbox import WebThingOutbox
 
 pytestmark = pytest.mark.anyio
 
 
-async def drained(outbox: Outbox) -> list[bytes]:
+async def drained(outbox: WebThingOutbox) -> list[bytes]:
     found: list[bytes] = []
     with anyio.move_on_after(0.05):
         while (item := await outbox.next()) is not None:
@@ -19,7 +19,7 @@ async def drained(outbox: Outbox) -> list[bytes]:
 
 
 async def test_what_is_owed_goes_in_order_and_is_confirmed_when_taken() -> None:
-    outbox = Outbox(max_owed=3, max_notifications=10, max_bytes=1_000)
+    outbox = WebThingOutbox(max_owed=3, max_notifications=10, max_bytes=1_000)
     written: list[int] = []
     for number in range(3):
         assert outbox.owe(b"%d" % number, lambda number=number: written.append(number))  # type: ignore[misc]
@@ -36,7 +36,7 @@ async def test_what_is_owed_goes_in_order_and_is_confirmed_when_taken() -> None:
 async def test_notifications_over_the_bound_keep_the_newest_and_never_cost_what_is_owed(
     max_notifications: int, max_bytes: int
 ) -> None:
-    outbox = Outbox(max_owed=3, max_notifications=max_notifications, max_bytes=max_bytes)
+    outbox = WebThingOutbox(max_owed=3, max_notifications=max_notifications, max_bytes=max_bytes)
     outbox.owe(b"answer")
     for number in range(50):
         outbox.note(b"event %04d" % number)
@@ -52,7 +52,7 @@ async def test_notifications_over_the_bound_keep_the_newest_and_never_cost_what_
 
 async def test_what_is_dropped_is_told_by_kind_but_not_a_value_that_a_newer_one_replaces() -> None:
     told: list[str] = []
-    outbox = Outbox(max_owed=3, max_notifications=10, max_bytes=1_000, given_up=told.append)
+    outbox = WebThingOutbox(max_owed=3, max_notifications=10, max_bytes=1_000, given_up=told.append)
     for number in range(11):
         outbox.note(b"value %d" % number, "level", kind="property")
     assert told == []
@@ -64,7 +64,7 @@ async def test_what_is_dropped_is_told_by_kind_but_not_a_value_that_a_newer_one_
 
 
 async def test_exactly_the_bound_is_kept_whole() -> None:
-    outbox = Outbox(max_owed=3, max_notifications=10, max_bytes=100)
+    outbox = WebThingOutbox(max_owed=3, max_notifications=10, max_bytes=100)
     for number in range(10):
         outbox.note(b"%010d" % number)
 
@@ -73,7 +73,7 @@ async def test_exactly_the_bound_is_kept_whole() -> None:
 
 
 async def test_a_closed_outbox_ends_its_writer_and_takes_nothing() -> None:
-    outbox = Outbox(max_owed=3, max_notifications=10, max_bytes=100)
+    outbox = WebThingOutbox(max_owed=3, max_notifications=10, max_bytes=100)
     outbox.owe(b"never written")
     outbox.close()
     outbox.note(b"neither")

@@ -9,7 +9,7 @@ from tests.twin.history.test_store import NOON, reading
 from things.records import HistoryQuery
 from twin.history import HistoryStore, open_history
 from twin.history.files import DAY_US
-from twin.history.retention import Budget
+from twin.history.retention import HotBudget
 
 pytestmark = pytest.mark.anyio
 
@@ -26,8 +26,8 @@ async def test_days_beyond_the_budget_go_whole_once_they_are_sealed(tmp_path: Pa
     async with open_history(tmp_path) as history:
         with anyio.fail_after(30):
             await filled(history)
-            unsealed = await history.trim(Budget(days=1), now=NOW, sealed=10)
-            sealed = await history.trim(Budget(days=1), now=NOW, sealed=40)
+            unsealed = await history.trim(HotBudget(days=1), now=NOW, sealed=10)
+            sealed = await history.trim(HotBudget(days=1), now=NOW, sealed=40)
             rows = await history.read(HistoryQuery())
 
         assert (len(unsealed.files), unsealed.over_days) == (1, 1)
@@ -40,8 +40,8 @@ async def test_a_budget_in_bytes_keeps_the_newest_and_never_the_written_file(tmp
         with anyio.fail_after(30):
             await filled(history)
             size = history.size_bytes
-            one = await history.trim(Budget(bytes=size - 1), now=NOW, sealed=40)
-            rest = await history.trim(Budget(bytes=0), now=NOW, sealed=40)
+            one = await history.trim(HotBudget(bytes=size - 1), now=NOW, sealed=40)
+            rest = await history.trim(HotBudget(bytes=0), now=NOW, sealed=40)
 
         assert [file.first for file in one.files] == [1]
         assert [file.first for file in rest.files] == [11, 21]
@@ -53,8 +53,8 @@ async def test_unsealed_readings_go_only_when_told_so(tmp_path: Path) -> None:
     async with open_history(tmp_path) as history:
         with anyio.fail_after(30):
             await filled(history)
-            kept = await history.trim(Budget(days=1, bytes=0), now=NOW, sealed=0)
-            gone = await history.trim(Budget(days=1, drop_unsealed=True), now=NOW, sealed=0)
+            kept = await history.trim(HotBudget(days=1, bytes=0), now=NOW, sealed=0)
+            gone = await history.trim(HotBudget(days=1, drop_unsealed=True), now=NOW, sealed=0)
 
         assert list(kept.files) == []
         assert kept.over_bytes > 0
@@ -66,4 +66,4 @@ async def test_no_budget_keeps_everything(tmp_path: Path) -> None:
         with anyio.fail_after(30):
             await filled(history)
 
-            assert await history.trim(Budget(), now=NOW, sealed=40) == ([], 0, 0)
+            assert await history.trim(HotBudget(), now=NOW, sealed=40) == ([], 0, 0)

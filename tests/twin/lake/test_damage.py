@@ -14,7 +14,7 @@ from things.lake import commit_document, commit_of
 from things.manifest import HEAD
 from twin.lake.compaction import Compactor
 from twin.lake.reader import LakeReader, Selection
-from twin.lake.retention import Retention, Rule
+from twin.lake.retention import Retention, RetentionRule
 from twin.lake.verification import verify
 
 HEAD_FILE = f"_manifest/gateway=gw/{HEAD}"
@@ -63,7 +63,7 @@ ASKED: dict[str, Callable[[Lake], object]] = {
     "rollup": lambda lake: LakeReader(lake.manifest).rollup(Selection(), 60 * SECOND),
     "export": lambda lake: LakeReader(lake.manifest).arrow(Selection()),
     "compaction": lambda lake: Compactor(lake.manifest).compact(),
-    "retention": lambda lake: Retention(lake.manifest, [Rule(name="temperature", bytes=1)]).apply(),
+    "retention": lambda lake: Retention(lake.manifest, [RetentionRule(name="temperature", bytes=1)]).apply(),
 }
 
 

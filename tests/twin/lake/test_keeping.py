@@ -16,7 +16,7 @@ from twin.lake.compaction import Compactor
 from twin.lake.export import export
 from twin.lake.planning import plan
 from twin.lake.reader import LakeReader, Selection
-from twin.lake.retention import Retention, Rule
+from twin.lake.retention import Retention, RetentionRule
 from twin.lake.rows import HotRow
 from twin.lake.verification import verify
 
@@ -120,7 +120,7 @@ def test_quarantine_takes_damaged_files_out_and_keeps_them(tmp_path: Path) -> No
 def test_old_days_go_after_they_were_rolled_up(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
 
-    done = Retention(lake.manifest, [Rule(days=1)]).apply()
+    done = Retention(lake.manifest, [RetentionRule(days=1)]).apply()
 
     assert (done.days, done.rows, done.rolled_up) == (["2025-12-30"], 20, ["2025-12-30"])
     days = {part.day for part in lake.snapshot().parts if part.table == READINGS}
@@ -130,13 +130,13 @@ def test_old_days_go_after_they_were_rolled_up(tmp_path: Path) -> None:
         ("humidity", 10, 45.0, 0.0, 9.0),
         ("temperature", 10, 45.0, 0.0, 9.0),
     ]
-    assert Retention(lake.manifest, [Rule(days=1)]).apply().rows == 0
+    assert Retention(lake.manifest, [RetentionRule(days=1)]).apply().rows == 0
 
 
 def test_one_series_goes_earlier_than_the_others(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
 
-    Retention(lake.manifest, [Rule(days=30), Rule(name="humidity", days=1)]).apply()
+    Retention(lake.manifest, [RetentionRule(days=30), RetentionRule(name="humidity", days=1)]).apply()
 
     counts: dict[tuple[str, str], int] = {}
     for row in lake.table().to_pylist():
@@ -150,7 +150,7 @@ def test_one_series_goes_earlier_than_the_others(tmp_path: Path) -> None:
 def test_a_longer_stay_of_one_series_outlives_the_rule_for_all(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
 
-    Retention(lake.manifest, [Rule(days=1), Rule(name="humidity", days=30)]).apply()
+    Retention(lake.manifest, [RetentionRule(days=1), RetentionRule(name="humidity", days=30)]).apply()
 
     old = [row["name"] for row in lake.table().to_pylist() if row["created"].day == 30]
     assert old == ["humidity"] * 10
@@ -160,14 +160,14 @@ def test_a_budget_in_bytes_drops_the_oldest_days(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
     newest = max(lake.snapshot().parts, key=lambda part: part.day)
 
-    Retention(lake.manifest, [Rule(bytes=(tmp_path / newest.path).stat().st_size + 10)]).apply()
+    Retention(lake.manifest, [RetentionRule(bytes=(tmp_path / newest.path).stat().st_size + 10)]).apply()
 
     assert {part.day for part in lake.snapshot().parts if part.table == READINGS} == {newest.day}
 
 
 def test_data_never_rolled_up_is_only_removed_by_force(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
-    retention = Retention(lake.manifest, [Rule(days=1)], windows=())
+    retention = Retention(lake.manifest, [RetentionRule(days=1)], windows=())
 
     with pytest.raises(Conflict, match="never rolled up"):
         retention.apply()
@@ -179,14 +179,16 @@ def test_data_never_rolled_up_is_only_removed_by_force(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_would_go_and_removes_nothing(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
 
-    would = Retention(lake.manifest, [Rule(days=1)]).apply(dry_run=True)
+    would = Retention(lake.manifest, [RetentionRule(days=1)]).apply(dry_run=True)
 
     assert (would.days, would.rows) == (["2025-12-30"], 20)
     assert lake.table().num_rows == 60
 
 
-@pytest.mark.parametrize("rules", [[Rule(days=0)], [Rule(bytes=-1)], [Rule(days=1), Rule(bytes=5)]])
-def test_retention_rules_that_make_no_sense_are_refused(tmp_path: Path, rules: list[Rule]) -> None:
+@pytest.mark.parametrize(
+    "rules", [[RetentionRule(days=0)], [RetentionRule(bytes=-1)], [RetentionRule(days=1), RetentionRule(bytes=5)]]
+)
+def test_retention_rules_that_make_no_sense_are_refused(tmp_path: Path, rules: list[RetentionRule]) -> None:
     with pytest.raises(Invalid):
         Retention(Lake(tmp_path).manifest, rules)
 
@@ -195,7 +197,7 @@ def test_a_plan_predicts_by_what_came_lately(tmp_path: Path) -> None:
     lake = three_days(tmp_path)
 
     free = plan(lake.manifest, Rows([]))
-    ruled = plan(lake.manifest, Rows([]), [Rule(days=9)])
+    ruled = plan(lake.manifest, Rows([]), [RetentionRule(days=9)])
 
     assert (free.rows, free.days, free.rows_per_day) == (60, 3, 20.0)
     assert free.rows_in_a_year == 60 + 365 * 20

@@ -9,7 +9,7 @@ from things.errors import StorageDamaged
 from things.lake import READINGS
 from twin.lake import upkeep
 from twin.lake.reader import LakeReader, Selection
-from twin.lake.retention import Retention, Rule
+from twin.lake.retention import Retention, RetentionRule
 from twin.lake.upkeep import FAN, Upkeep
 
 HOUR = 3_600 * SECOND
@@ -67,7 +67,7 @@ def test_what_retention_drops_is_gone_after_the_grace_period(tmp_path: Path) -> 
     lake = Lake(tmp_path)
     sealed_hourly(lake, 24 * 3, kept=False)
     before = bytes_of(lake)
-    Retention(lake.manifest, [Rule(days=1)]).apply()
+    Retention(lake.manifest, [RetentionRule(days=1)]).apply()
     assert bytes_of(lake) == before
 
     lake.now += 23 * HOUR

@@ -31,7 +31,7 @@ _LISTENER = "default"
 _ADMITTED = "skep.admitted"
 
 
-class Connection(ReaderAdapter, WriterAdapter):  # type: ignore[misc]
+class AmqttConnection(ReaderAdapter, WriterAdapter):  # type: ignore[misc]
     """One client as amqtt sees it: packets that `front` has checked, writes that never wait."""
 
     def __init__(self, client: Client) -> None:
@@ -115,7 +115,7 @@ class HardenedBroker(Broker):  # type: ignore[misc]
 
     async def serve_client(self, client: Client) -> None:
         """Serve one client to its end, and leave nothing of it."""
-        connection = Connection(client)
+        connection = AmqttConnection(client)
         try:
             await self.external_connected(connection, connection, _LISTENER)
         finally:
@@ -124,7 +124,7 @@ class HardenedBroker(Broker):  # type: ignore[misc]
     async def _initialize_client_session(
         self, reader: ReaderAdapter, writer: WriterAdapter, remote_address: str, remote_port: int
     ) -> tuple[BrokerProtocolHandler, Session]:
-        client = cast("Connection", reader).client
+        client = cast("AmqttConnection", reader).client
         if not await self.front.admit(client):
             raise MQTTError("refused")
         session = Session()

@@ -69,7 +69,7 @@ class Place(Enum):
     """What only a server writes: CONNACK, SUBACK, UNSUBACK."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """How a property's value is written."""
 
     BYTE = "byte"
@@ -82,10 +82,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PropertyRule:
     """One line of the table."""
 
-    kind: Kind
+    kind: ValueKind
     places: frozenset[Place]
     minimum: int = 0
     maximum: int | None = None
@@ -104,36 +104,38 @@ _CONNECT = frozenset({Place.CONNECT})
 _ANSWER = frozenset({Place.ANSWER})
 _BOTH = _CONNECT | _ANSWER
 
-RULES: Mapping[int, Rule] = {
-    _P.PAYLOAD_FORMAT: Rule(Kind.BYTE, _MESSAGE, maximum=1),
-    _P.MESSAGE_EXPIRY: Rule(Kind.FOUR, _MESSAGE),
-    _P.CONTENT_TYPE: Rule(Kind.TEXT, _MESSAGE),
-    _P.RESPONSE_TOPIC: Rule(Kind.TEXT, _MESSAGE),
-    _P.CORRELATION_DATA: Rule(Kind.BINARY, _MESSAGE),
-    _P.SUBSCRIPTION_ID: Rule(
-        Kind.VARINT, frozenset({Place.SUBSCRIBE, Place.ANSWER}), minimum=1, servers=frozenset({Place.PUBLISH})
+RULES: Mapping[int, PropertyRule] = {
+    _P.PAYLOAD_FORMAT: PropertyRule(ValueKind.BYTE, _MESSAGE, maximum=1),
+    _P.MESSAGE_EXPIRY: PropertyRule(ValueKind.FOUR, _MESSAGE),
+    _P.CONTENT_TYPE: PropertyRule(ValueKind.TEXT, _MESSAGE),
+    _P.RESPONSE_TOPIC: PropertyRule(ValueKind.TEXT, _MESSAGE),
+    _P.CORRELATION_DATA: PropertyRule(ValueKind.BINARY, _MESSAGE),
+    _P.SUBSCRIPTION_ID: PropertyRule(
+        ValueKind.VARINT, frozenset({Place.SUBSCRIBE, Place.ANSWER}), minimum=1, servers=frozenset({Place.PUBLISH})
     ),
-    _P.SESSION_EXPIRY: Rule(Kind.FOUR, _BOTH | {Place.DISCONNECT}),
-    _P.ASSIGNED_CLIENT_ID: Rule(Kind.TEXT, _ANSWER),
-    _P.SERVER_KEEP_ALIVE: Rule(Kind.TWO, _ANSWER),
-    _P.AUTH_METHOD: Rule(Kind.TEXT, _BOTH | {Place.AUTH}),
-    _P.AUTH_DATA: Rule(Kind.BINARY, _BOTH | {Place.AUTH}),
-    _P.REQUEST_PROBLEM: Rule(Kind.BYTE, _CONNECT, maximum=1),
-    _P.WILL_DELAY: Rule(Kind.FOUR, frozenset({Place.WILL})),
-    _P.REQUEST_RESPONSE: Rule(Kind.BYTE, _CONNECT, maximum=1),
-    _P.RESPONSE_INFORMATION: Rule(Kind.TEXT, _ANSWER),
-    _P.SERVER_REFERENCE: Rule(Kind.TEXT, _ANSWER, servers=frozenset({Place.DISCONNECT})),
-    _P.REASON_STRING: Rule(Kind.TEXT, frozenset({Place.ACK, Place.DISCONNECT, Place.AUTH, Place.ANSWER})),
-    _P.RECEIVE_MAXIMUM: Rule(Kind.TWO, _BOTH, minimum=1),
-    _P.TOPIC_ALIAS_MAXIMUM: Rule(Kind.TWO, _BOTH),
-    _P.TOPIC_ALIAS: Rule(Kind.TWO, frozenset({Place.PUBLISH}), minimum=1, offence=Reason.TOPIC_ALIAS_INVALID),
-    _P.MAXIMUM_QOS: Rule(Kind.BYTE, _ANSWER, maximum=1),
-    _P.RETAIN_AVAILABLE: Rule(Kind.BYTE, _ANSWER, maximum=1),
-    _P.USER_PROPERTY: Rule(Kind.PAIR, frozenset(Place)),
-    _P.MAXIMUM_PACKET_SIZE: Rule(Kind.FOUR, _BOTH, minimum=1),
-    _P.WILDCARD_AVAILABLE: Rule(Kind.BYTE, _ANSWER, maximum=1),
-    _P.SUBSCRIPTION_ID_AVAILABLE: Rule(Kind.BYTE, _ANSWER, maximum=1),
-    _P.SHARED_AVAILABLE: Rule(Kind.BYTE, _ANSWER, maximum=1),
+    _P.SESSION_EXPIRY: PropertyRule(ValueKind.FOUR, _BOTH | {Place.DISCONNECT}),
+    _P.ASSIGNED_CLIENT_ID: PropertyRule(ValueKind.TEXT, _ANSWER),
+    _P.SERVER_KEEP_ALIVE: PropertyRule(ValueKind.TWO, _ANSWER),
+    _P.AUTH_METHOD: PropertyRule(ValueKind.TEXT, _BOTH | {Place.AUTH}),
+    _P.AUTH_DATA: PropertyRule(ValueKind.BINARY, _BOTH | {Place.AUTH}),
+    _P.REQUEST_PROBLEM: PropertyRule(ValueKind.BYTE, _CONNECT, maximum=1),
+    _P.WILL_DELAY: PropertyRule(ValueKind.FOUR, frozenset({Place.WILL})),
+    _P.REQUEST_RESPONSE: PropertyRule(ValueKind.BYTE, _CONNECT, maximum=1),
+    _P.RESPONSE_INFORMATION: PropertyRule(ValueKind.TEXT, _ANSWER),
+    _P.SERVER_REFERENCE: PropertyRule(ValueKind.TEXT, _ANSWER, servers=frozenset({Place.DISCONNECT})),
+    _P.REASON_STRING: PropertyRule(ValueKind.TEXT, frozenset({Place.ACK, Place.DISCONNECT, Place.AUTH, Place.ANSWER})),
+    _P.RECEIVE_MAXIMUM: PropertyRule(ValueKind.TWO, _BOTH, minimum=1),
+    _P.TOPIC_ALIAS_MAXIMUM: PropertyRule(ValueKind.TWO, _BOTH),
+    _P.TOPIC_ALIAS: PropertyRule(
+        ValueKind.TWO, frozenset({Place.PUBLISH}), minimum=1, offence=Reason.TOPIC_ALIAS_INVALID
+    ),
+    _P.MAXIMUM_QOS: PropertyRule(ValueKind.BYTE, _ANSWER, maximum=1),
+    _P.RETAIN_AVAILABLE: PropertyRule(ValueKind.BYTE, _ANSWER, maximum=1),
+    _P.USER_PROPERTY: PropertyRule(ValueKind.PAIR, frozenset(Place)),
+    _P.MAXIMUM_PACKET_SIZE: PropertyRule(ValueKind.FOUR, _BOTH, minimum=1),
+    _P.WILDCARD_AVAILABLE: PropertyRule(ValueKind.BYTE, _ANSWER, maximum=1),
+    _P.SUBSCRIPTION_ID_AVAILABLE: PropertyRule(ValueKind.BYTE, _ANSWER, maximum=1),
+    _P.SHARED_AVAILABLE: PropertyRule(ValueKind.BYTE, _ANSWER, maximum=1),
 }
 
 
@@ -146,16 +148,16 @@ def _read_pair(data: bytes, pos: int, end: int) -> tuple[tuple[str, str], int]:
     return (name, value), pos
 
 
-_READERS: Mapping[Kind, Reader] = {
-    Kind.BYTE: read_byte,
-    Kind.TWO: read_two,
-    Kind.FOUR: read_four,
-    Kind.VARINT: read_varint,
-    Kind.TEXT: read_text,
-    Kind.BINARY: read_binary,
-    Kind.PAIR: _read_pair,
+_READERS: Mapping[ValueKind, Reader] = {
+    ValueKind.BYTE: read_byte,
+    ValueKind.TWO: read_two,
+    ValueKind.FOUR: read_four,
+    ValueKind.VARINT: read_varint,
+    ValueKind.TEXT: read_text,
+    ValueKind.BINARY: read_binary,
+    ValueKind.PAIR: _read_pair,
 }
-_TABLES: Mapping[Place, Mapping[int, tuple[Rule, Reader]]] = {
+_TABLES: Mapping[Place, Mapping[int, tuple[PropertyRule, Reader]]] = {
     place: {identifier: (rule, _READERS[rule.kind]) for identifier, rule in RULES.items() if place in rule.places}
     for place in Place
 }
@@ -202,14 +204,14 @@ def _misplaced(identifier: int, place: Place) -> BadPacket:
     return protocol_error(detail) if place in rule.servers else malformed(detail)
 
 
-_WRITERS: Mapping[Kind, Callable[[Any], bytes]] = {
-    Kind.BYTE: lambda value: bytes((value,)),
-    Kind.TWO: lambda value: value.to_bytes(2, "big"),
-    Kind.FOUR: lambda value: value.to_bytes(4, "big"),
-    Kind.VARINT: varint,
-    Kind.TEXT: utf8,
-    Kind.BINARY: binary,
-    Kind.PAIR: lambda value: utf8(value[0]) + utf8(value[1]),
+_WRITERS: Mapping[ValueKind, Callable[[Any], bytes]] = {
+    ValueKind.BYTE: lambda value: bytes((value,)),
+    ValueKind.TWO: lambda value: value.to_bytes(2, "big"),
+    ValueKind.FOUR: lambda value: value.to_bytes(4, "big"),
+    ValueKind.VARINT: varint,
+    ValueKind.TEXT: utf8,
+    ValueKind.BINARY: binary,
+    ValueKind.PAIR: lambda value: utf8(value[0]) + utf8(value[1]),
 }
 _MARKED: Mapping[int, tuple[bytes, Callable[[Any], bytes]]] = {
     identifier: (bytes((identifier,)), _WRITERS[rule.kind]) for identifier, rule in RULES.items()

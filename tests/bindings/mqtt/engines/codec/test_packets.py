@@ -15,7 +15,7 @@ from bindings.mqtt.engines.codec.fields import MAX_VARINT, read_varint, varint
 from bindings.mqtt.engines.codec.framing import Framer
 from bindings.mqtt.engines.codec.packets import Kind
 from bindings.mqtt.engines.codec.properties import RULES, Place, Property, read_properties, write_properties
-from bindings.mqtt.engines.codec.properties import Kind as Written
+from bindings.mqtt.engines.codec.properties import ValueKind as Written
 from bindings.mqtt.engines.codec.reasons import BadPacket, Reason
 from bindings.mqtt.engines.seam import Publish
 from tests.bindings.mqtt.engines.native.peer import ack, connect, packet, props, publish, subscribe, text, unsubscribe
