@@ -1,5 +1,7 @@
 """Every method of every built-in service, called with anything at all by every role: refused, never failed."""
 
+import gc
+import os
 import random
 import time
 from collections import Counter
@@ -10,6 +12,7 @@ import pytest
 
 from runtime.ports import Service
 from tests.bindings.http.support import House, lamp_house
+from tests.faults import resident_bytes, without_tracebacks
 from things.errors import SkepError
 from things.identity import AccountType, Principal, Role
 from things.messages import Origin
@@ -17,6 +20,9 @@ from things.messages import Origin
 pytestmark = pytest.mark.anyio
 
 CALLS = 2_000
+LONG_CALLS = int(os.environ.get("SKEP_TRIAL_FUZZ", "20000"))
+GROWTH_BYTES = 32 << 20
+"""What the calls that succeed leave in caches and in the log may take."""
 MOST_S = 20.0
 ODD: list[Any] = [
     *(None, True, False, 0, 1, -1, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 10**40, 0.5, 1e308, -0.0),
@@ -124,30 +130,54 @@ def _fitting(chance: random.Random, definition: Any) -> Any:
 
 @pytest.mark.timeout(240)
 async def test_no_call_of_a_service_fails_inside(tmp_path: Path) -> None:
-    chance, failed, seen = random.Random(14), Counter[str](), Counter[str]()
-    async with lamp_house(tmp_path / "home") as house:
-        calls = [
-            (service, method)
-            for service in house.runtime.services
-            for method in service.td["actions"]
-            if (service.thing_id, method) not in SPARED
-        ]
-        slow = Counter[tuple[str, str]]()
-        for number in range(CALLS):
-            service, method = calls[number % len(calls)]
-            if slow[service.thing_id, method] > MOST_S / len(calls):
-                continue
-            given = _input(chance, service, method)
-            begun = time.perf_counter()
-            outcome = await _called(house, chance.choice(_principals()), service.thing_id, method, given)
-            slow[service.thing_id, method] += time.perf_counter() - begun  # type: ignore[assignment]
-            seen[outcome.partition(" ")[0]] += 1
-            if outcome.startswith("!"):
-                failed[f"{outcome} at {service.thing_id} {method} {str(given)[:200]}"] += 1
+    await fuzzed(tmp_path, CALLS, MOST_S, seed=14)
+
+
+@pytest.mark.trial
+@pytest.mark.timeout(3_600)
+async def test_no_call_of_a_service_fails_inside_for_long(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    grown = await fuzzed(tmp_path, LONG_CALLS, 1_800.0, seed=seed)
+
+    print(f"seed {seed}: {grown / 2**20:.1f} MiB more after {LONG_CALLS} calls than after a quarter of them")
+    assert grown < GROWTH_BYTES
+
+
+async def fuzzed(home: Path, count: int, most_s: float, *, seed: int) -> int:
+    """Call; by how many bytes the process grew over the last three quarters. No method takes more than its part of
+    `most_s`."""
+    chance, failed, seen = random.Random(seed), Counter[str](), Counter[str]()
+    settled = 0
+    with without_tracebacks():
+        async with lamp_house(home / "home") as house:
+            calls = [
+                (service, method)
+                for service in house.runtime.services
+                for method in service.td["actions"]
+                if (service.thing_id, method) not in SPARED
+            ]
+            slow = Counter[tuple[str, str]]()
+            for number in range(count):
+                if number == count // 4:
+                    gc.collect()
+                    settled = resident_bytes()
+                service, method = calls[number % len(calls)]
+                if slow[service.thing_id, method] > most_s / len(calls):
+                    continue
+                given = _input(chance, service, method)
+                begun = time.perf_counter()
+                outcome = await _called(house, chance.choice(_principals()), service.thing_id, method, given)
+                slow[service.thing_id, method] += time.perf_counter() - begun  # type: ignore[assignment]
+                seen[outcome.partition(" ")[0]] += 1
+                if outcome.startswith("!"):
+                    failed[f"{outcome} at {service.thing_id} {method} {str(given)[:200]}"] += 1
+            gc.collect()
+            grown = resident_bytes() - settled
 
     assert not failed, "\n".join(failed)
     assert seen["done"] > 100
     assert seen["invalid"] > 100
+    return grown
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,10 @@ class RuntimeProcess:
     home: Path
     wrapped: Sequence[str] = ()
     """A command that runs the runtime, such as a tracer; empty for none."""
+    tls: bool = False
+    """Listen with TLS too."""
+    https: str = ""
+    mqtts_address: tuple[str, int] = ("127.0.0.1", 0)
     http: str = ""
     """The HTTP address, the same after every restart."""
     mqtt_address: tuple[str, int] = ("127.0.0.1", 0)
@@ -77,7 +81,11 @@ class RuntimeProcess:
         http = urlsplit(self.http).netloc or "127.0.0.1:0"
         host, port = self.mqtt_address
         command = [sys.executable, "-m", "skep", "run", "--home", str(self.home), "--ready-file", str(self._ready)]
-        command += [f"--http={http}", f"--mqtt={host}:{port}", "--https=off", "--mqtts=off"]
+        command += [f"--http={http}", f"--mqtt={host}:{port}"]
+        command += [
+            f"--https={'127.0.0.1:0' if self.tls else 'off'}",
+            f"--mqtts={'127.0.0.1:0' if self.tls else 'off'}",
+        ]
         # Into a file: a pipe that nobody empties would stop the runtime at its 64 KiB.
         with self.log.open("ab") as said:
             self._process = subprocess.Popen([*self.wrapped, *command], stdout=said, stderr=said)  # noqa: ASYNC220
@@ -88,6 +96,10 @@ class RuntimeProcess:
         document: dict[str, Any] = json.loads(self._ready.read_bytes())
         self._runtime_pid = document["pid"]
         self.http = document["http"]
+        if self.tls:
+            self.https = document["https"]
+            mqtts = urlsplit(document["mqtts"])
+            self.mqtts_address = (mqtts.hostname or "", mqtts.port or 0)
         address = urlsplit(document["mqtt"])
         self.mqtt_address = (address.hostname or "", address.port or 0)
         if self._since:
@@ -183,9 +195,11 @@ async def mqtt_client(address: tuple[str, int], account: Account, **options: Any
 
 
 @asynccontextmanager
-async def runtime_process(home: Path, *, wrapped: Sequence[str] = ()) -> AsyncIterator[RuntimeProcess]:
+async def runtime_process(
+    home: Path, *, wrapped: Sequence[str] = (), tls: bool = False
+) -> AsyncIterator[RuntimeProcess]:
     """A started runtime process."""
-    process = RuntimeProcess(home, wrapped)
+    process = RuntimeProcess(home, wrapped, tls)
     try:
         await process.start()
         yield process

@@ -2,6 +2,7 @@
 is an internal error or shows a traceback, and a canary agent and consumer go on as if nothing were."""
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -13,12 +14,17 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.faults import resident_bytes, without_tracebacks
 from tests.journeys.peers import http_consumer, mqtt_agent
 from tests.support import PUMP, Account, Skep, skep
 
 pytestmark = pytest.mark.anyio
 
 LONG = int(os.environ.get("SKEP_TRIAL_FUZZ", "20000"))
+GROWTH_BYTES = 32 << 20
+"""What requests that succeed leave in caches, in the ledger's and in this process's own memory may take."""
+DECLARED = (501, 503, 504)
+"""What the API answers of itself: not implemented, full or stopping, and an agent that does not answer in time."""
 EVERY = 100
 """Requests between two signs of life of the canary."""
 
@@ -137,27 +143,37 @@ async def _paths(client: httpx2.AsyncClient) -> list[tuple[str, str]]:
 
 async def fuzzed(home: Path, count: int, seed: int) -> str:
     statuses: Counter[int] = Counter()
-    async with skep(home, limits={"messages_per_second": 1e6, "message_burst": 1e6}) as runtime:
-        works, canary = await runtime.add("works", "agent"), await runtime.add("canary", "agent")
-        ann, mana = await runtime.add("ann", role="operator"), await runtime.add("mana", role="manager")
-        watch = await runtime.add("watch", role="operator")
-        async with (
-            mqtt_agent(runtime, canary) as agent,
-            mqtt_agent(runtime, works) as victim,
-            http_consumer(runtime, watch) as consumer,
-            httpx2.AsyncClient(base_url=runtime.http, trust_env=False, timeout=20) as client,
-        ):
-            await agent.describe("pump-1", PUMP)
-            await victim.describe("pump-1", PUMP)
-            fuzz = Fuzz(seed, await _paths(client), [works.token, ann.token, mana.token])
-            for number in range(count):
-                statuses[await _sent(client, *fuzz.request())] += 1
-                if number % EVERY == 0:
-                    await _alive(agent, consumer, number)
-            await _alive(agent, consumer, count)
-        await _answers(runtime, ann)
+    settled = 0
+    with without_tracebacks():
+        async with skep(home, limits={"messages_per_second": 1e6, "message_burst": 1e6}) as runtime:
+            works, canary = await runtime.add("works", "agent"), await runtime.add("canary", "agent")
+            ann, mana = await runtime.add("ann", role="operator"), await runtime.add("mana", role="manager")
+            watch = await runtime.add("watch", role="operator")
+            others = [await runtime.add(f"{role}-1", role=role) for role in ("none", "viewer", "admin")]
+            jobs = await runtime.add("jobs", "service")
+            async with (
+                mqtt_agent(runtime, canary) as agent,
+                mqtt_agent(runtime, works) as victim,
+                http_consumer(runtime, watch) as consumer,
+                httpx2.AsyncClient(base_url=runtime.http, trust_env=False, timeout=20) as client,
+            ):
+                await agent.describe("pump-1", PUMP)
+                await victim.describe("pump-1", PUMP)
+                fuzz = Fuzz(seed, await _paths(client), [one.token for one in (works, ann, mana, jobs, *others)])
+                for number in range(count):
+                    statuses[await _sent(client, *fuzz.request())] += 1
+                    if number == count // 4:
+                        gc.collect()
+                        settled = resident_bytes()
+                    if number % EVERY == 0:
+                        await _alive(agent, consumer, number)
+                await _alive(agent, consumer, count)
+            await _answers(runtime, ann)
+            gc.collect()
+            grown = resident_bytes() - settled
+    assert grown < GROWTH_BYTES
     spread = ", ".join(f"{status}: {times}" for status, times in sorted(statuses.items()))
-    return f"0 internal errors in {count} requests ({spread})"
+    return f"0 internal errors in {count} requests, {grown / 2**20:.1f} MiB more ({spread})"
 
 
 async def _sent(client: httpx2.AsyncClient, method: str, target: str, headers: dict[str, str], body: bytes) -> int:
@@ -168,7 +184,7 @@ async def _sent(client: httpx2.AsyncClient, method: str, target: str, headers: d
                 if not reply.headers.get("content-type", "").startswith("text/event-stream"):
                     text = (await reply.aread()).decode("utf-8", "replace")
         about = f"{method} {target[:200]} {headers} {body[:100]!r}: {reply.status_code} {text[:300]}"
-        assert reply.status_code != 500, about
+        assert reply.status_code < 500 or reply.status_code in DECLARED, about
         assert not any(word in text for word in LAST_WORDS), about
         return reply.status_code
     return 0
