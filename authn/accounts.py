@@ -20,6 +20,7 @@ from sqlmodel import Field, Session, SQLModel, col, delete, select
 from authn.migrations import CERTIFICATES, applied_at, migrate
 from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType
+from things.whole_files import sqlite_check
 
 log = logging.getLogger(__name__)
 
@@ -355,7 +356,7 @@ def _check_file(file: Path) -> None:
         return
     connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True)
     try:
-        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        verdict = connection.execute(sqlite_check(file)).fetchone()[0]
     except (sqlite3.Error, ValueError) as error:  # the driver may fail to decode what the check says
         verdict = str(error)
     finally:

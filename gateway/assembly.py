@@ -94,7 +94,7 @@ class Assembly:
             authorizer=stores.authorizer,
             clocks=stores.clocks,
             describe=views.publication,
-            assess=QualityWatch(twin.values),
+            assess=QualityWatch(twin.values, is_clock_trusted=lambda: stores.time.is_trusted),
             audit=MessageAudit(stores.authenticator.audit),
             record_presence=self._record_presence,
         )

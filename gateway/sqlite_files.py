@@ -57,7 +57,7 @@ def is_readable(path: Path) -> bool:
     """Whether every page and value of a database can be read. Reads all of it."""
     try:
         with closing(sqlite3.connect(path)) as connection:
-            if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
                 return False
             named = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
             for (table,) in connection.execute(named).fetchall():

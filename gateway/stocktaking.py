@@ -8,7 +8,7 @@ stores one small synced write a second and nothing while they rest. What each st
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +153,19 @@ class Stocktaking:
                     self._note(name, f"missing or empty: {meaning}")
             elif not _has_content(path) or not is_readable(path):
                 self._note(name, f"damaged: set aside as {_set_aside(path).name}; {meaning}")
+
+    async def try_conveniences(self, openings: Mapping[str, Callable[[Path], Awaitable[object]]]) -> None:
+        """Open each of them as its owner is going to; what it could not go on with is set aside. Raises NewerSchema."""
+        for name, opening in openings.items():
+            path = self._home / name
+            if not path.exists():
+                continue
+            try:
+                await opening(path)
+            except NewerSchema:
+                raise
+            except StorageDamaged as error:
+                self.set_aside(name, f"{error.detail} ({CONVENIENCES[name]})")
 
     def set_aside(self, name: str, reason: str) -> None:
         """Move a file that can be done without out of the way, loudly."""

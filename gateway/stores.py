@@ -16,6 +16,8 @@ from authn.audit import Syslog, Witness, WitnessFile
 from authn.authenticator import LocalAuthenticator
 from authn.throttle import LoginBudgets
 from authz.authorizer import LocalAuthorizer
+from bindings.messaging_node.store import NodeStore
+from bindings.mqtt.engines.native import SessionStore
 from gateway.config import Config
 from gateway.home import RUNTIME, close_to_others, gateway_id, held, prepared, refuse_unfinished
 from gateway.inventory import ACCOUNTS, HISTORY, RESTORED, TWIN, Marks
@@ -23,7 +25,7 @@ from gateway.stocktaking import CONVENIENCES, KEYS, RIGHTS, ROW_IDS, Stocktaking
 from gateway.timekeeping import FILE as CLOCK_FILE
 from gateway.timekeeping import Timekeeping
 from gateway.upgrading import due, note_begun, note_finished
-from runtime.clocks import IDs
+from runtime.clocks import IDs, wall_clock
 from runtime.core import Clocks
 from runtime.ports import Directory
 from things.errors import StorageDamaged, StorageFailed, StorageFull
@@ -72,6 +74,7 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
         config = config or Config.load(home)
         stocktaking = Stocktaking(home, is_on_server=bool(config.database_url))
         stocktaking.before_opening()
+        await stocktaking.try_conveniences({"node.db": _open_node, "mqtt-sessions.db": _open_sessions})
         note_begun(home, due(home, config))
         try:
             time = Timekeeping(home)
@@ -169,6 +172,17 @@ def _witnesses(config: Config) -> list[Witness]:
     if config.audit.syslog is not None:
         found.append(Syslog(config.audit.syslog))
     return found
+
+
+async def _open_node(path: Path) -> None:
+    store = NodeStore(path)
+    await store.open()
+    await store.close()
+
+
+async def _open_sessions(path: Path) -> None:
+    async with SessionStore(path, wall_clock):
+        pass
 
 
 def _note(time: Timekeeping) -> None:

@@ -80,6 +80,10 @@ class Quality(IntFlag):
     """A number no column holds: its text is in `value_string`."""
     UNREADABLE = 1024
     """Not JSON; the text is in `value_string` as it was found."""
+    CLOCK = 2048
+    """Stamped while the clock of the gateway was known to be wrong."""
+    RESTAMPED = 4096
+    """The gateway's own times were set right later; `source_time` keeps what `created` was."""
 
 
 # fmt: off

@@ -10,6 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+CHECKED_WHOLE_BYTES = 64 << 20
+
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace `path` with `content`, for the owner alone unless `mode` says otherwise; its name survives a power cut
@@ -56,6 +58,12 @@ def copy_sqlite(source: Path, target: Path) -> None:
     sync(draft)
     draft.replace(target)
     sync(target.parent)
+
+
+def sqlite_check(file: Path) -> str:
+    """The statement by which a start checks an SQLite file; what it returns is "ok" for a whole one. It takes about
+    3 ms a megabyte, of larger files a third of that: the rows are checked, and not whether every index has them."""
+    return f"PRAGMA {'integrity' if file.stat().st_size <= CHECKED_WHOLE_BYTES else 'quick'}_check(1)"
 
 
 def sync(path: Path) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from things.errors import StorageDamaged
 from things.migrations import Step, apply_missing
-from things.whole_files import copy_sqlite
+from things.whole_files import copy_sqlite, sqlite_check
 
 TABLE = "skep_migrations"
 
@@ -67,7 +67,7 @@ class _Schema:
 def _check(engine: Engine, path: Path) -> None:
     with engine.connect() as connection:
         try:
-            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+            found = connection.exec_driver_sql(sqlite_check(path)).scalar()
         except ValueError as error:  # the driver could not decode what the check says
             found = str(error)
     if found != "ok":

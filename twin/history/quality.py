@@ -30,8 +30,15 @@ _Key = tuple[str, str, str]
 class QualityWatch:
     """Assesses readings in the order they arrive. For the loop alone: every call updates what is remembered."""
 
-    def __init__(self, values: LatestValues, *, max_series: int = MAX_SERIES) -> None:
+    def __init__(
+        self,
+        values: LatestValues,
+        *,
+        max_series: int = MAX_SERIES,
+        is_clock_trusted: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._values = values
+        self._is_clock_trusted = is_clock_trusted
         self._series = Bounded[_Key, _Series](max_series)
 
     def __call__(self, reading: Reading, message: Message, entry: Entry) -> int:
@@ -41,6 +48,8 @@ class QualityWatch:
         if series is None or series.td_version != entry.version:
             series = self._seen(key, reading, entry.td, entry.version, series)
         flags = series.judged(message.data) | series.compared(reading, has_source_time=message.created is not None)
+        if not self._is_clock_trusted():
+            flags |= Quality.CLOCK
         return int(flags) if flags else 0
 
     def _seen(

@@ -50,6 +50,12 @@ INSERT INTO told VALUES (0);
 PRAGMA user_version = 2;
 """
 
+_PROBES = (
+    "SELECT count(account), count(client_id), count(ends), count(state) FROM sessions",
+    "SELECT count(account), count(client_id), count(packet_id) FROM received",
+    "SELECT row_id FROM told",
+)
+"""Each has a row in a file that can be gone on with."""
 _MARK = "INSERT OR IGNORE INTO received VALUES (?, ?, ?)"
 _UNMARK = "DELETE FROM received WHERE account = ? AND client_id = ? AND packet_id = ?"
 
@@ -220,6 +226,9 @@ class SessionStore:
                 self._db.executescript(f"BEGIN; {_TO_2} COMMIT;")
             elif version != SCHEMA_VERSION:
                 raise StorageDamaged(f"{self._path} has schema {version}, this runtime knows {SCHEMA_VERSION}")
+            for probe in _PROBES:
+                if self._db.execute(probe).fetchone() is None:
+                    raise StorageDamaged(f"{self._path} lacks what a new file has")
         except sqlite3.DatabaseError as error:
             raise StorageDamaged(f"{self._path} is no file of sessions: {error}") from error
 
