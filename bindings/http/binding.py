@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -18,6 +19,7 @@ from bindings.http.channels import StreamCount
 from bindings.http.config import HttpConfig
 from bindings.http.context import Accounts, Health, HttpContext, Revoked
 from bindings.http.forms import forms, profile_forms
+from bindings.http.poll_positions import PollPositions
 from bindings.http.routes import actions, agent, authn, directory, health, history, inbox, properties, search, streams
 from bindings.http.routes.polls import Pollers
 from bindings.http.routing import Route, Routes
@@ -173,6 +175,7 @@ class HttpBinding:
             pollers=Pollers(
                 sink.sessions, interval_s=config.poll_interval_s, limit=config.page_items, new_id=sink.new_id
             ),
+            polls=PollPositions(time.monotonic, keep_s=config.poll_position_s, most=config.max_poll_positions),
             ticker=PingTicker(config.ping_s),
             streams=StreamCount(config.max_streams_per_account),
             changes=self._changes,

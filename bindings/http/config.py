@@ -29,6 +29,10 @@ class HttpConfig(ConnectionLimits):
     max_wait_s: float = 60.0
     max_long_poll_s: float = 3_600.0
     """Clients of the longpoll subprotocol wait up to an hour."""
+    poll_position_s: float = 120.0
+    """After so long without a poll its client is taken to have gone, and begins anew."""
+    max_poll_positions: int = 10_000
+    """Each is some hundred bytes."""
     poll_interval_s: float = 30.0
     """An agent that has not polled for this long counts as gone; told as `Poll-Interval`."""
     ping_s: float = 15.0

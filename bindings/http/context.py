@@ -10,6 +10,7 @@ from anyio import CapacityLimiter
 from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel, StreamCount
 from bindings.http.config import HttpConfig
 from bindings.http.notifications import Changes
+from bindings.http.poll_positions import PollPositions
 from bindings.http.routes.polls import Pollers
 from bindings.http.searches import Searches
 from bindings.http.sse import EventEncoder, PingTicker
@@ -116,6 +117,7 @@ class HttpContext:
     """Where callers reach us, and whose pages are our own."""
     tickets: Tickets
     pollers: Pollers
+    polls: PollPositions
     ticker: PingTicker
     changes: Changes
     searches: Searches

@@ -32,8 +32,13 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Skep]:
 
 
 @pytest.fixture
-async def agent(runtime: Skep) -> AsyncIterator[AgentPeer]:
-    async with mqtt_agent(runtime, await runtime.add("works", "agent")) as peer:
+async def works(runtime: Skep) -> Account:
+    return await runtime.add("works", "agent")
+
+
+@pytest.fixture
+async def agent(runtime: Skep, works: Account) -> AsyncIterator[AgentPeer]:
+    async with mqtt_agent(runtime, works) as peer:
         await peer.describe("pump-1", PUMP)
         await peer.value("pump-1", "flow", 12.5)
         yield peer
@@ -188,6 +193,44 @@ async def test_an_event_is_subscribed_by_event_stream_with_a_ticket(
         tasks.cancel_scope.cancel()
 
     assert told == ("alarm", "dry")
+
+
+@pytest.mark.parametrize("form", ["longpoll", "sse", "mqtt"])
+async def test_every_event_of_a_batch_arrives_once_and_in_order(
+    runtime: Skep, works: Account, agent: AgentPeer, ann: Account, form: str
+) -> None:
+    td = await described(runtime, ann, **({"forms": "mqtt"} if form == "mqtt" else {}))
+    options: dict[str, Any] = {}
+    if form == "sse":
+        stream = f"/things/{PUMP_1}/events/alarm?sse=unnamed"
+        options["formIndex"] = form_index(td, "events", "alarm", subprotocol="sse")
+        options["uriVariables"] = {"ticket": await ticket(runtime, ann, stream)}
+    credentials = {"username": "ann", "password": ann.token} if form == "mqtt" else {"token": ann.token}
+
+    batch = [{"operation": "publish_event", "thingID": "pump-1", "name": "alarm", "data": str(n)} for n in range(200)]
+
+    async def begin() -> None:
+        while True:
+            await agent.event("pump-1", "alarm", "first")
+            await anyio.sleep(0.2)
+
+    async with node_wot(runtime, td, **credentials) as thing:
+        # The first form of the description, where none is named.
+        await thing.ask("subscribeEvent", "alarm", **options)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(begin)
+            await thing.next()
+            tasks.cancel_scope.cancel()
+        async with httpx2.AsyncClient(base_url=runtime.http, headers=bearer(works)) as http:
+            assert (await http.post("/agent/batch", json=batch)).json()["stored"] == 200
+        found: list[str] = []
+        with anyio.fail_after(60):
+            while len(found) < 200:
+                value = (await thing.next())[1]
+                if value != "first":
+                    found.append(value)
+
+    assert found == [str(n) for n in range(200)]
 
 
 async def test_everything_is_done_over_mqtt_with_account_and_token(

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp
 from bindings.http import service_calls
 from bindings.http.exchange import EVENT_STREAM, JSON, Exchange, json_reply, no_content
 from bindings.http.problems import NotAcceptable, unsuccessful
-from bindings.http.routes.streams import observe, poll_once
+from bindings.http.routes.streams import announce_poll, observe, poll_once
 from bindings.http.routing import Documented, Route
 from things.addresses import Kind
 from things.errors import Invalid, NotFound, UnknownName
@@ -45,6 +45,7 @@ async def _read(exchange: Exchange) -> ASGIApp:
     if wait_s is not None and exchange.is_head:
         # Clients of the longpoll subprotocol first ask whether the address answers at all.
         await service_calls.td(exchange, thing_id)
+        announce_poll(exchange, thing_id, Kind.PROPERTY, name)
         return json_reply(None)
     if wait_s is not None:
         next_one = await poll_once(exchange, thing_id, Kind.PROPERTY, name, wait_s)

@@ -1,12 +1,13 @@
 """Event streams and long polls over publications: one affordance, one Thing, or many subscriptions at once.
 
 A stream that comes with `Last-Event-ID` first gets what it missed from history, page by page, while live events are
-held back; a long poll with `after` reads the same pages. What has no history row (descriptions, progress of actions)
-is live only.
+held back; a long poll with `after` reads the same pages, and one of a single affordance goes on where the client's last
+one ended (`bindings.http.poll_positions`). What has no history row (descriptions, progress of actions) is live only.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from bindings.http.channels import CollectingChannel, StreamChannel
 from bindings.http.documents import publication_document
 from bindings.http.exchange import EVENT_STREAM, JSON, Exchange, json_reply, no_content
 from bindings.http.notifications import ChangesSince
+from bindings.http.poll_positions import Position, poller
 from bindings.http.problems import NotAcceptable
 from bindings.http.replies import EventStream, Prelude, Write, stream_headers
 from bindings.http.routing import Documented, Route
@@ -62,6 +64,7 @@ async def _event(exchange: Exchange) -> ASGIApp:
     if exchange.is_head:
         # Clients of the longpoll subprotocol first ask whether the address answers at all.
         await _pattern(exchange, thing_id, Kind.EVENT, name)
+        announce_poll(exchange, thing_id, Kind.EVENT, name)
         return json_reply(None)
     next_one = await poll_once(exchange, thing_id, Kind.EVENT, name, wait_s)
     return json_reply(next_one.value) if next_one is not None else no_content()
@@ -83,14 +86,46 @@ async def observe(exchange: Exchange, thing_id: str, kind: Kind, name: str | Non
 
 
 async def poll_once(exchange: Exchange, thing_id: str, kind: Kind, name: str, wait_s: float) -> Publication | None:
-    """The next publication of one affordance, for clients of the longpoll subprotocol; None when the wait ends."""
+    """The next publication of one affordance, for clients of the longpoll subprotocol; None when the wait ends. What
+    came since the client's last poll comes first."""
     pattern = await _pattern(exchange, thing_id, kind, name)
+    context, sessions = exchange.context, exchange.context.sink.sessions
+    with _polling(exchange, thing_id, kind, name) as position:
+        channel = _collecting(exchange, limit=1)
+        with context.opened(channel):
+            # Subscribed before history is read, so that nothing falls in between.
+            sessions.subscribe(channel, pattern, 0)
+            found = await _next_after(exchange, pattern, position.row)
+            if found is None:
+                await channel.wait(wait_s)
+                found = channel.publications[0] if channel.publications else None
+            # Whoever is gone meanwhile was given nothing.
+            position.row = (found.row_id if found is not None else 0) or sessions.told_row
+            return found
+
+
+async def _next_after(exchange: Exchange, pattern: Pattern, row_id: int) -> Publication | None:
+    """The first publication after a row that was told already."""
+    sessions = exchange.context.sink.sessions
+    while True:
+        missed = await sessions.missed(exchange.principal, (pattern,), row_id, 1)
+        if missed.publications:
+            return missed.publications[0]
+        if not missed.has_more:
+            return None
+        row_id = missed.last_row
+
+
+def announce_poll(exchange: Exchange, thing_id: str, kind: Kind, name: str) -> None:
+    """A client that asks whether the address answers is going to poll: what comes from now on is for it."""
+    with _polling(exchange, thing_id, kind, name):
+        pass
+
+
+def _polling(exchange: Exchange, thing_id: str, kind: Kind, name: str) -> AbstractContextManager[Position]:
     context = exchange.context
-    channel = _collecting(exchange, limit=1)
-    with context.opened(channel):
-        context.sink.sessions.subscribe(channel, pattern, 0)
-        await channel.wait(wait_s)
-        return channel.publications[0] if channel.publications else None
+    who = poller(exchange.principal, exchange.source, exchange.headers.get("user-agent") or "", thing_id, kind, name)
+    return context.polls.at(who, exchange.scope.get("client"), context.sink.sessions.told_row)
 
 
 async def _pattern(exchange: Exchange, thing_id: str, kind: Kind, name: str | None) -> Pattern:
