@@ -1,4 +1,4 @@
-"""The accounts database: who exists, which logins live, which long-lived tokens were given, which devices asked.
+"""The accounts database: who exists, what proves them or did, which devices asked.
 
 A synchronous store with one writer; every method is one transaction, committed and synced when it returns, and hands
 out values of ours, never rows. SQLite (WAL, full sync) in a file of its own, or PostgreSQL by URL.
@@ -17,7 +17,8 @@ from sqlalchemy import BigInteger, Engine, MetaData, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlmodel import Field, Session, SQLModel, col, delete, select
 
-from authn.migrations import CERTIFICATES, applied_at, migrate
+from authn.credentials import Credential, CredentialKind
+from authn.migrations import applied_at, migrate
 from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType
 from things.whole_files import sqlite_check
@@ -30,11 +31,10 @@ RESERVE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """One account; `password_hash` and `public_key` are what it can prove itself with, if any.
+    """One account; what proves it are its credentials.
 
     `account_id` begins with the time the account was made (µs UTC) and is never used again, also when another account
-    gets the name. `password_id` changes when a password is
-    set, not when it is hashed anew.
+    gets the name.
     """
 
     account_id: str = ""
@@ -42,54 +42,9 @@ class Account:
     type: AccountType
     role: str
     display_name: str = ""
-    password_hash: str | None = None
-    password_id: str | None = None
-    public_key: str | None = None
     disabled: bool = False
     created: int
     updated: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """A login by password and all that was refreshed from it; `refresh_hash` is that of the one token still good.
-
-    `password_id` names the password it began with.
-    """
-
-    login_id: str
-    account: str
-    refresh_hash: str
-    created: int
-    refreshed: int
-    expires: int
-    source: str | None = None
-    password_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongToken:
-    """A long-lived token, known by its hash."""
-
-    token_id: str
-    account: str
-    label: str
-    token_hash: str
-    created: int
-    expires: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """A client certificate that was issued. One that was ended stays until its account goes: it is not to be taken for
-    one of which nothing is known."""
-
-    serial: str
-    account: str
-    created: int
-    expires: int
-    last_used: int | None = None
-    ended: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +60,7 @@ class DeviceRequest:
     source: str | None = None
 
 
-Kept = Account | Login | LongToken | Certificate | DeviceRequest
+Kept = Account | Credential | DeviceRequest
 """What the database keeps."""
 
 _METADATA = MetaData()
@@ -122,43 +77,25 @@ class _AccountRow(_Row, table=True):
     type: str
     role: str
     display_name: str
-    password_hash: str | None
-    password_id: str | None
-    public_key: str | None
     disabled: bool
     created: int = Field(sa_type=BigInteger)
     updated: int = Field(sa_type=BigInteger)
 
 
-class _LoginRow(_Row, table=True):
-    __tablename__ = "logins"
-    login_id: str = Field(primary_key=True)
+class _CredentialRow(_Row, table=True):
+    __tablename__ = "credentials"
+    credential_id: str = Field(primary_key=True)
+    kind: str
+    account_id: str
     account: str
-    refresh_hash: str
-    created: int = Field(sa_type=BigInteger)
-    refreshed: int = Field(sa_type=BigInteger)
-    expires: int = Field(sa_type=BigInteger)
-    source: str | None
-    password_id: str | None
-
-
-class _LongTokenRow(_Row, table=True):
-    __tablename__ = "long_tokens"
-    token_id: str = Field(primary_key=True)
-    account: str
+    parent: str | None
+    made_by: str
     label: str
-    token_hash: str
+    proof: str | None
+    source: str | None
     created: int = Field(sa_type=BigInteger)
+    used: int | None = Field(sa_type=BigInteger)
     expires: int | None = Field(sa_type=BigInteger)
-
-
-class _CertificateRow(_Row, table=True):
-    __tablename__ = "certificates"
-    serial: str = Field(primary_key=True)
-    account: str
-    created: int = Field(sa_type=BigInteger)
-    expires: int = Field(sa_type=BigInteger)
-    last_used: int | None = Field(sa_type=BigInteger)
     ended: int | None = Field(sa_type=BigInteger)
 
 
@@ -177,7 +114,7 @@ _T = TypeVar("_T")
 
 
 class AccountStore:
-    """Accounts, logins, tokens and device requests on disk."""
+    """Accounts, credentials and device requests on disk."""
 
     def __init__(self, home: Path, *, now: int, database_url: str | None = None, least_revision: int = 0) -> None:
         """`least_revision`: the number of changes it is known to have held. Raises StorageDamaged, StorageFull."""
@@ -212,65 +149,53 @@ class AccountStore:
             select(_AccountRow), lambda row: Account(**{**row.model_dump(), "type": AccountType(row.type)})
         )
 
-    def logins(self) -> list[Login]:
-        return self._all(select(_LoginRow), lambda row: Login(**row.model_dump()))
+    def credentials(self) -> list[Credential]:
+        """Also those that have ended, of accounts that were removed too."""
+        return self._all(
+            select(_CredentialRow), lambda row: Credential(**{**row.model_dump(), "kind": CredentialKind(row.kind)})
+        )
 
-    def long_tokens(self) -> list[LongToken]:
-        return self._all(select(_LongTokenRow), lambda row: LongToken(**row.model_dump()))
-
-    def certificates(self) -> list[Certificate]:
-        return self._all(select(_CertificateRow), lambda row: Certificate(**row.model_dump()))
-
-    def certificates_since(self) -> int:
-        """When the list of certificates began (µs UTC): earlier ones are not in it."""
+    def since(self, step: str) -> int:
+        """When the schema took this step (µs UTC): what is older is not recorded as it asks."""
         with self._errors(), self._engine.connect() as connection:
-            return applied_at(connection, CERTIFICATES)
+            return applied_at(connection, step)
 
     def device_requests(self) -> list[DeviceRequest]:
         return self._all(select(_DeviceRequestRow), lambda row: DeviceRequest(**row.model_dump()))
 
-    def add(self, account: Account, token: LongToken | None = None) -> None:
-        """Store a new account, with its first token; raises Conflict if the name is taken."""
+    def add(self, account: Account, *credentials: Credential) -> None:
+        """Store a new account with what it begins with; raises Conflict if the name is taken."""
 
         def work(session: Session) -> None:
             if session.get(_AccountRow, account.name) is not None:
                 raise Conflict(f"there is already an account {account.name!r}")
-            session.add(_AccountRow(**asdict(account)))
-            session.flush()
-            if token is not None:
-                session.add(_LongTokenRow(**asdict(token)))
+            session.add(_row(account))
+            session.add_all(_row(credential) for credential in credentials)
 
         self._commit(work)
 
-    def save(self, *values: Kept) -> None:
-        """Store or replace, all of them or none."""
+    def save(self, *values: Kept, without: Sequence[str] = ()) -> None:
+        """Store or replace, all of them or none; `without` are the ids of credentials that are forgotten."""
 
         def work(session: Session) -> None:
             for value in values:
                 session.merge(_row(value))
                 session.flush()
+            _forget(session, without)
 
         self._commit(work)
 
-    def remove_account(self, name: str) -> None:
-        """Remove an account with its logins, tokens and device request."""
+    def remove_account(self, name: str, *ended: Credential, without: Sequence[str] = ()) -> None:
+        """Remove an account and its device request; store the end of its credentials."""
 
         def work(session: Session) -> None:
-            session.exec(delete(_LoginRow).where(col(_LoginRow.account) == name))
-            session.exec(delete(_LongTokenRow).where(col(_LongTokenRow.account) == name))
-            session.exec(delete(_CertificateRow).where(col(_CertificateRow.account) == name))
+            for credential in ended:
+                session.merge(_row(credential))
+            _forget(session, without)
             session.exec(delete(_DeviceRequestRow).where(col(_DeviceRequestRow.account) == name))
             session.exec(delete(_AccountRow).where(col(_AccountRow.name) == name))
 
         self._commit(work)
-
-    def remove_logins(self, login_ids: Sequence[str]) -> None:
-        self._commit(lambda session: session.exec(delete(_LoginRow).where(col(_LoginRow.login_id).in_(login_ids))))
-
-    def remove_long_tokens(self, token_ids: Sequence[str]) -> None:
-        self._commit(
-            lambda session: session.exec(delete(_LongTokenRow).where(col(_LongTokenRow.token_id).in_(token_ids)))
-        )
 
     def remove_device_request(self, account: str) -> None:
         self._commit(
@@ -340,14 +265,16 @@ def _row(value: Kept) -> _Row:
     match value:
         case Account():
             return _AccountRow(**asdict(value))
-        case Login():
-            return _LoginRow(**asdict(value))
-        case LongToken():
-            return _LongTokenRow(**asdict(value))
-        case Certificate():
-            return _CertificateRow(**asdict(value))
+        case Credential():
+            return _CredentialRow(**asdict(value))
         case DeviceRequest():
             return _DeviceRequestRow(**asdict(value))
+
+
+def _forget(session: Session, credential_ids: Sequence[str]) -> None:
+    for start in range(0, len(credential_ids), 500):
+        few = credential_ids[start : start + 500]
+        session.exec(delete(_CredentialRow).where(col(_CredentialRow.credential_id).in_(few)))
 
 
 def _check_file(file: Path) -> None:

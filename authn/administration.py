@@ -5,15 +5,16 @@ One enabled admin always remains. A new account is complete when it exists: its 
 
 import secrets
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from authn.accounts import Account, LongToken
+from authn.accounts import Account
 from authn.audit import Audit
 from authn.claim import Claim
+from authn.credentials import Credential, CredentialKind, names
 from authn.passwords import Passwords, checked_password
 from authn.publickeys import checked_public_key
-from authn.register import CERTIFICATE, Register, Revocation
+from authn.register import Register, Revocation
 from authn.tokens import TokenKind, Tokens, token_hash
 from things.errors import BadAddress, Conflict, Forbidden, Invalid, NotFound, QueueFull
 from things.identity import RESERVED_ACCOUNTS, AccountType, Role
@@ -55,6 +56,8 @@ class Administration:
         self._claim = claim
         self.is_role: Callable[[str], bool] = lambda name: name in set(Role)
         """Whether a role exists; replaced by whoever knows the custom ones."""
+        self.added: Callable[[str], Awaitable[None]] = _nobody
+        """Told of each account that was made, before anybody can come as it."""
 
     async def add(
         self,
@@ -84,12 +87,12 @@ class Administration:
             type=type_,
             role=str(chosen),
             display_name=checked_display_name(display_name),
-            password_hash=hashed,
-            password_id=None if hashed is None else secrets.token_urlsafe(16),
-            public_key=None if public_key is None else checked_public_key(public_key),
             created=now,
             updated=now,
         )
+        proofs = [] if hashed is None else [_credential(account, CredentialKind.PASSWORD, hashed, now, by)]
+        if public_key is not None:
+            proofs.append(_credential(account, CredentialKind.KEY, checked_public_key(public_key), now, by))
         async with self._register.changing():
             if name in self._register.accounts:
                 raise Conflict(f"there is already an account {name!r}")
@@ -102,27 +105,37 @@ class Administration:
             if by != PROVISIONING:
                 # Who asked for the name before is not who has it now.
                 await self._forget_device(name)
-            token, kept = self._made(name, "first", token_validity_s, now) if with_token else (None, None)
-            await self._register.add(account, kept)
+            text = None
+            if with_token:
+                text, token = self._made(account, "first", token_validity_s, now, by)
+                proofs.append(token)
+            await self._register.add(account, *proofs)
+            await self.added(name)
             if self._register.has_admin():
                 self._claim.close()
         self._audit.record("account-added", by=by, target=name, details={"type": account.type, "role": account.role})
-        return account, token
+        return account, text
 
     async def update(
         self, name: str, *, display_name: str | None = None, public_key: str | None = None, by: str
     ) -> Account:
         """Change what describes an account; an empty public key removes it."""
         async with self._register.changing():
-            account = self._register.account(name)
-            fresh = replace(account, updated=self._clock())
+            account, now = self._register.account(name), self._clock()
+            fresh = replace(account, updated=now)
             if display_name is not None:
                 fresh = replace(fresh, display_name=checked_display_name(display_name))
-            if public_key is not None:
-                fresh = replace(fresh, public_key=checked_public_key(public_key) if public_key else None)
-            await self._register.save(fresh)
-            if fresh.public_key != account.public_key:
+            values: list[Account | Credential] = [fresh]
+            former = self._register.key(account)
+            key = checked_public_key(public_key) if public_key else None
+            if public_key is not None and key != (former.proof if former else None):
+                if key is not None:
+                    values.append(_credential(account, CredentialKind.KEY, key, now, by))
+                # A token that the former key fetched goes on: the device has changed its key, not lost it.
+                await self._register.end(account, [former] if former else [], "key replaced", also=values)
                 await self._forget_device(name)
+            else:
+                await self._register.save(*values)
         changed = {"display-name": display_name is not None, "public-key": public_key is not None}
         self._audit.record("account-updated", by=by, target=name, details=changed)
         return fresh
@@ -146,18 +159,19 @@ class Administration:
         self._register.account(name)
         hashed = await self._passwords.hash(checked_password(password, name))
         async with self._register.changing():
-            account = self._register.account(name)
-            others = [login for login in self._register.logins_of(name) if login.login_id != keep_login]
-            spared = {token.token_id for token in self._register.tokens_of(name)} | {keep_login or ""}
-            spared |= {f"{CERTIFICATE}{serial}" for serial in self._register.certificates}
-            password_id = secrets.token_urlsafe(16)
-            fresh = replace(account, password_hash=hashed, password_id=password_id, updated=self._clock())
-            await self._register.change(fresh, "password", spared=frozenset(spared))
-            await self._register.end_logins(others, "password")
-            # Whoever had the old password may have set it.
-            await self._end_key(name)
-            if (kept := self._register.logins.get(keep_login or "")) is not None:
-                await self._register.keep_login(replace(kept, password_id=password_id))
+            account, now = self._register.account(name), self._clock()
+            fresh = _credential(account, CredentialKind.PASSWORD, hashed, now, by)
+            kept = [one for one in self._register.logins_of(name) if one.credential_id == keep_login]
+            ended = self._register.of(account, CredentialKind.PASSWORD, CredentialKind.LOGIN)
+            ended = [one for one in ended if one not in kept]
+            # Whoever had the old password may have set the key.
+            ended += self._key(account)
+            spared = self._register.of(account, CredentialKind.TOKEN, CredentialKind.CERTIFICATE)
+            moved = [replace(one, parent=fresh.credential_id) for one in kept]
+            also: list[Account | Credential] = [fresh, replace(account, updated=now), *moved]
+            told = Revocation(account=name, reason="password", spared=names([*spared, *kept]))
+            await self._register.end(account, ended, "password", also=also, tells=told)
+            await self._forget_device(name)
         self._audit.record("password-set", by=by, target=name)
 
     async def disable(self, name: str, *, by: str) -> None:
@@ -165,8 +179,10 @@ class Administration:
         async with self._register.changing():
             account = self._register.account(name)
             self._keep_an_admin(account)
-            await self._register.change(replace(account, disabled=True, updated=self._clock()), "disabled")
-            await self._register.end_logins(self._register.logins_of(name), "disabled")
+            disabled = replace(account, disabled=True, updated=self._clock())
+            told = Revocation(account=name, reason="disabled")
+            logins = self._register.logins_of(name)
+            await self._register.end(account, logins, "disabled", also=[disabled], tells=told)
         self._audit.record("account-disabled", by=by, target=name)
 
     async def enable(self, name: str, *, by: str) -> None:
@@ -190,9 +206,10 @@ class Administration:
         validity_s: float | None = None,
         by: str,
         only_for: Callable[[Account], bool] = lambda account: True,
-    ) -> tuple[LongToken, str]:
-        """Give a long-lived token; its text is known now and never again. Raises Conflict if the account that has the
-        name by now is not the one it is for."""
+        parent: Callable[[Account], Credential | None] = lambda account: None,
+    ) -> tuple[Credential, str]:
+        """Give a long-lived token; its text is known now and never again. `parent` says what it was fetched with.
+        Raises Conflict if the account that has the name by now is not the one it is for."""
         now = self._clock()
         async with self._register.changing():
             account = self._register.account(name)
@@ -202,38 +219,59 @@ class Administration:
                 raise Conflict(f"{name!r} is another account by now, or has another key")
             if len(self._register.tokens_of(name)) >= MAX_TOKENS:
                 raise QueueFull(f"account {name!r}", MAX_TOKENS, "tokens")
-            text, kept = self._made(name, label, validity_s, now)
+            text, kept = self._made(account, label, validity_s, now, by, parent(account))
             await self._register.save(kept)
-        self._audit.record("token-issued", by=by, target=name, details={"tokenID": kept.token_id, "label": label})
+        self._audit.record("token-issued", by=by, target=name, details={"tokenID": kept.credential_id, "label": label})
         return kept, text
 
     async def revoke_token(self, token_id: str, *, by: str, of: str | None = None) -> None:
         """End a long-lived token and its sessions; with `of`, only if it is that account's. An agent's key, which
         could fetch another, ends with it."""
         async with self._register.changing():
-            token = self._register.tokens.get(token_id)
-            if token is None or (of is not None and token.account != of):
+            token = self._register.standing(token_id, CredentialKind.TOKEN)
+            if token is None or of not in (None, token.account):
                 raise NotFound(f"no token {token_id[:64]!r}")
-            await self._register.end_tokens([token], "token revoked")
-            await self._end_key(token.account)
+            await self._end_with_key([token], "token revoked")
         self._audit.record("token-revoked", by=by, target=token.account, details={"tokenID": token_id})
 
     async def end_login(self, login_id: str, *, by: str, of: str | None = None) -> None:
         """End one login with its tokens and sessions."""
         async with self._register.changing():
-            login = self._register.logins.get(login_id)
-            if login is None or (of is not None and login.account != of):
+            login = self._register.standing(login_id, CredentialKind.LOGIN)
+            if login is None or of not in (None, login.account):
                 raise NotFound(f"no login {login_id[:64]!r}")
-            await self._register.end_logins([login], "ended")
+            await self._register.end(self._register.account(login.account), [login], "ended")
         self._audit.record("login-ended", by=by, target=login.account, details={"login": login_id})
 
     async def end_sessions(self, name: str, *, by: str) -> None:
         """End all logins and open sessions of an account; its long-lived tokens may come back."""
         async with self._register.changing():
-            self._register.account(name)
-            await self._register.end_logins(self._register.logins_of(name), "ended")
-            self._register.tell(Revocation(account=name, reason="ended"))
+            account, told = self._register.account(name), Revocation(account=name, reason="ended")
+            await self._register.end(account, self._register.logins_of(name), "ended", tells=told)
         self._audit.record("sessions-ended", by=by, target=name)
+
+    async def revoke(self, credential_id: str, *, by: str, of: str | None = None) -> Credential:
+        """End one credential of any kind, everything that was made from it, and their sessions; with `of`, only if it
+        is that account's. Raises NotFound."""
+        async with self._register.changing():
+            found = self._register.standing(credential_id)
+            if found is None or of not in (None, found.account):
+                raise NotFound(f"no credential {credential_id[:64]!r}")
+            await self._end_with_key(self._register.lineage(found), "revoked")
+        details = {"credential": found.credential_id, "kind": str(found.kind)}
+        self._audit.record("credential-revoked", by=by, target=found.account, details=details)
+        return found
+
+    async def revoke_all(self, name: str, *, by: str) -> int:
+        """End every credential of an account, its password too, and its sessions; how many these were. Whoever is to
+        come back needs a new one."""
+        async with self._register.changing():
+            account = self._register.account(name)
+            found = self._register.of(account)
+            await self._register.end(account, found, "revoked", tells=Revocation(account=name, reason="revoked"))
+            await self._forget_device(name)
+        self._audit.record("credentials-revoked", by=by, target=name, details={"count": len(found)})
+        return len(found)
 
     async def end_keys(self) -> None:
         """End the keys of all agents: every token has ended. Called while nobody else changes anything."""
@@ -242,28 +280,49 @@ class Administration:
 
     async def _end_key(self, name: str) -> None:
         account = self._register.accounts.get(name)
-        if account is not None and account.type is AccountType.AGENT and account.public_key is not None:
-            await self._register.save(replace(account, public_key=None, updated=self._clock()))
-            self._audit.record("key-ended", by="authn", target=name)
+        if account is not None:
+            await self._register.end(account, self._key(account), "key ended")
         await self._forget_device(name)
+
+    async def _end_with_key(self, ended: Sequence[Credential], reason: str) -> None:
+        """End credentials of one account. With a token or key goes what could fetch another."""
+        account = self._register.account(ended[0].account)
+        if any(one.kind in (CredentialKind.TOKEN, CredentialKind.KEY) for one in ended):
+            ended = [*ended, *(one for one in self._key(account) if one not in ended)]
+            await self._forget_device(account.name)
+        await self._register.end(account, ended, reason)
+
+    def _key(self, account: Account) -> list[Credential]:
+        """The key that ends with the tokens of an account, of which it could fetch more."""
+        found = self._register.of(account, CredentialKind.KEY) if account.type is AccountType.AGENT else []
+        if found:
+            self._audit.record("key-ended", by="authn", target=account.name)
+        return found
 
     async def _forget_device(self, name: str) -> None:
         if name in self._register.requests:
             await self._register.drop_request(name)
 
-    def _made(self, name: str, label: str, validity_s: float | None, now: int) -> tuple[str, LongToken]:
+    def _made(
+        self,
+        account: Account,
+        label: str,
+        validity_s: float | None,
+        now: int,
+        by: str,
+        parent: Credential | None = None,
+    ) -> tuple[str, Credential]:
         if validity_s is not None and not 1 <= validity_s <= MAX_TOKEN_S:
             raise Invalid(f"a token may be valid from 1 second to {MAX_TOKEN_S:.0f}")
-        text, claims = self._tokens.issue(TokenKind.LONG, name, now=now, validity_s=validity_s)
-        kept = LongToken(
-            token_id=claims.token_id,
-            account=name,
+        text, claims = self._tokens.issue(TokenKind.LONG, account.name, now=now, validity_s=validity_s)
+        kept = _credential(account, CredentialKind.TOKEN, token_hash(text), now, by)
+        return text, replace(
+            kept,
+            credential_id=claims.token_id,
             label=checked_display_name(label),
-            token_hash=token_hash(text),
-            created=now,
+            parent=None if parent is None else parent.credential_id,
             expires=claims.expires,
         )
-        return text, kept
 
     def _checked_role(self, type_: AccountType, role: str) -> str:
         if not self.is_role(role):
@@ -279,6 +338,22 @@ class Administration:
     def _keep_an_admin(self, account: Account) -> None:
         if account.role == Role.ADMIN and not account.disabled and not self._register.has_admin(without=account.name):
             raise Conflict(f"{account.name!r} is the last admin; make another one first")
+
+
+async def _nobody(_name: str) -> None:
+    """Nobody wants to know."""
+
+
+def _credential(account: Account, kind: CredentialKind, proof: str, now: int, by: str) -> Credential:
+    return Credential(
+        credential_id=secrets.token_urlsafe(16),
+        kind=kind,
+        account_id=account.account_id,
+        account=account.name,
+        made_by=by,
+        proof=proof,
+        created=now,
+    )
 
 
 def checked_display_name(text: str) -> str:

@@ -7,61 +7,38 @@ account, not from the token, so that a change of role needs no new token.
 
 import asyncio
 import hashlib
-import secrets
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from anyio import to_thread
 
-from authn.accounts import Account, AccountStore, Login
+from authn.accounts import Account, AccountStore
 from authn.administration import Administration
 from authn.audit import Audit, Class, Verdict
 from authn.challenges import Challenges
 from authn.claim import Claim
 from authn.client_certificates import ClientCertificates
-from authn.lineage import password_credential, password_login, standing
+from authn.credentials import Credential, CredentialKind
+from authn.lineage import password_login, standing
+from authn.logins import ACCESS_S, REFRESH_S, Logins, OpenLogin, principal_of
+from authn.migrations import CERTIFICATES, CREDENTIALS
 from authn.passwords import Passwords, checked_password, looks_like_token
 from authn.provisioning import Provisioning
 from authn.publickeys import checked_public_key, is_signed
-from authn.register import Register, Revocation
+from authn.register import NOTED_EVERY_US, Register, Revocation
 from authn.throttle import LoginBudgets, Throttle
-from authn.tokens import Claims, Keyring, TokenKind, Tokens, token_hash
+from authn.tokens import Keyring, Tokens
 from things.bounded import Bounded
-from things.errors import Conflict, Forbidden, TokenExpired, TokenInvalid, Unauthenticated
+from things.errors import Conflict, Forbidden, SkepError, TokenExpired, Unauthenticated
 from things.identity import AccountType, Principal, Role, ShownCertificate
-from things.messages import JSONValue
 
-ACCESS_S = 900.0
-REFRESH_S = 30 * 86_400.0
 AUDIT_CHECKED_EVERY_S = 86_400.0
-MAX_LOGINS = 50
-"""Of one account; the oldest ends when another begins."""
 MAX_VERIFIED = 10_000
 
-_ACCESS = frozenset({TokenKind.ACCESS, TokenKind.LONG})
-_REFRESH = frozenset({TokenKind.REFRESH})
-_US = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLogin:
-    """What a login answers; `document` is its form on the wire."""
-
-    principal: Principal
-    access_token: str
-    refresh_token: str
-    expires_in_s: int
-
-    def document(self) -> dict[str, JSONValue]:
-        return {
-            "accessToken": self.access_token,
-            "refreshToken": self.refresh_token,
-            "expiresIn": self.expires_in_s,
-            "clientID": self.principal.account,
-            "role": self.principal.role,
-        }
+log = logging.getLogger(__name__)
 
 
 class LocalAuthenticator:
@@ -85,18 +62,28 @@ class LocalAuthenticator:
         self._store = store
         self._tokens = tokens
         self._clock = clock
-        self._access_s = access_s
-        self._refresh_s = refresh_s
         self._verified = Bounded[bytes, Principal](MAX_VERIFIED)
+        self._verified_until = 0
+        """When all are read anew, so that it is known what is used."""
+        self._house_due = 0
         self.audit = audit
         self.claim_code = claim
         self.passwords = Passwords()
         self._challenges = Challenges(monotonic)
         self.throttle = Throttle(monotonic, budgets)
-        self.register = Register(store)
+        self.register = Register(store, clock)
+        self._logins = Logins(
+            self.register,
+            tokens,
+            audit,
+            clock,
+            access_s=access_s,
+            refresh_s=refresh_s,
+            recorded_since=store.since(CREDENTIALS),
+        )
         self.register.on_revoked(self._forget)
         self.administration = Administration(self.register, tokens, self.passwords, audit, clock, claim)
-        self.certificates = ClientCertificates(self.register, audit, clock, since=store.certificates_since())
+        self.certificates = ClientCertificates(self.register, audit, clock, since=store.since(CERTIFICATES))
         self.provisioning = Provisioning(self.register, self.administration, audit, clock, monotonic, self.throttle)
         if not self.register.has_admin():
             claim.open()
@@ -144,9 +131,21 @@ class LocalAuthenticator:
         return self._store.revision
 
     def close(self) -> None:
-        """Write the audit log out and let the database go."""
+        """Write out what is known, and let the database go."""
         self.audit.close()
+        try:
+            self.register.close()
+        except SkepError as error:
+            log.warning("the last uses of credentials were not stored", extra={"code": error.code})
         self._store.close()
+
+    async def keep_house(self) -> None:
+        """Store when credentials were used, and forget what ended long ago; what there is to do, at most once an
+        hour."""
+        if self._clock() >= self._house_due:
+            self._house_due = self._clock() + NOTED_EVERY_US
+            async with self.register.changing():
+                await self.register.keep_uses()
 
     def on_revoked(self, callback: Callable[[Revocation], None]) -> None:
         """Call `callback`, in the event loop, when credentials end or change; sessions it covers are to end within a
@@ -159,6 +158,11 @@ class LocalAuthenticator:
 
     # ------------------------------------------------------------ the port
 
+    def identity_of(self, account: str) -> str | None:
+        """The id of the account that has a name now; None if nobody has it."""
+        known = self.register.accounts.get(account)
+        return None if known is None else known.account_id
+
     async def login(self, account: str, secret: str, *, source: str | None) -> Principal:
         """The principal of a connection by password, or by a token in its place; raises Unauthenticated, RateLimited.
         It ends when the account's password changes or the account is disabled."""
@@ -170,22 +174,24 @@ class LocalAuthenticator:
                 )
                 raise Unauthenticated
             return principal
-        known = await self._by_password(account, secret, source)
+        known, password = await self._by_password(account, secret, source)
         self.audit.record("login", by=account, source=source)
-        return _principal(
-            known, login_id=password_login(known.password_id), credential=password_credential(known.password_id)
-        )
+        return principal_of(known, login_id=password_login(password), credential=password.name)
 
     def verify(self, token: str) -> Principal:
         """The principal of an access or long-lived token; raises TokenInvalid, TokenExpired."""
         digest = hashlib.sha256(token.encode(errors="replace")).digest()
+        now = self._clock()
+        if now >= self._verified_until:
+            self._verified.clear()
+            self._verified_until = now + NOTED_EVERY_US
         principal = self._verified.get(digest)
         if principal is not None:
-            if principal.expires is not None and principal.expires <= self._clock():
+            if principal.expires is not None and principal.expires <= now:
                 del self._verified[digest]
                 raise TokenExpired
             return principal
-        principal = self._read(token)
+        principal = self._logins.read(token, now)
         self._verified[digest] = principal
         return principal
 
@@ -203,45 +209,20 @@ class LocalAuthenticator:
     async def open_login(self, account: str, password: str, *, source: str | None) -> OpenLogin:
         """Begin a login: a short access token and a refresh token that works once. Raises Unauthenticated,
         RateLimited."""
-        known = await self._by_password(account, password, source)
-        opened = await self._begin(known, source)
+        known, proven = await self._by_password(account, password, source)
+        opened = await self._logins.begin(lambda: self._proven(known.name, proven), source)
         self.audit.record("login", by=account, source=source, details={"login": opened.principal.login_id})
         return opened
 
     async def refresh(self, refresh_token: str, *, source: str | None, of: str | None = None) -> OpenLogin:
         """Continue a login with fresh tokens. A refresh token that was used before ends the login: one of the two who
         hold it is a thief. With `of`, only that account's token will do. Raises TokenInvalid, TokenExpired."""
-        now = self._clock()
-        claims = self._tokens.read(refresh_token, _REFRESH, now=now)
-        if of is not None and claims.account != of:
-            raise TokenInvalid
-        async with self.register.changing():
-            login = self.register.logins.get(claims.login_id)
-            account = self.register.accounts.get(claims.account)
-            if login is None or account is None or account.disabled or login.account != claims.account:
-                raise TokenInvalid
-            if token_hash(refresh_token) != login.refresh_hash:
-                self.audit.record(
-                    "refresh", by=claims.account, outcome="reused", source=source, details={"login": login.login_id}
-                )
-                await self.register.end_logins([login], "refresh token reused")
-                raise TokenInvalid
-            return await self._renew(account, login, now)
+        return await self._logins.refresh(refresh_token, source=source, of=of)
 
     async def logout(self, principal: Principal, *, everywhere: bool = False) -> None:
         """End the caller's login (with `everywhere` all logins of the account) and their sessions, not long-lived
         tokens."""
-        async with self.register.changing():
-            if everywhere:
-                await self.register.end_logins(self.register.logins_of(principal.account), "logout")
-                spared = frozenset(token.token_id for token in self.register.tokens_of(principal.account))
-                self.register.tell(Revocation(account=principal.account, reason="logout", spared=spared))
-            elif principal.login_id in self.register.logins:
-                await self.register.end_logins([self.register.logins[principal.login_id]], "logout")
-            elif principal.login_id is not None and principal.login_id not in self.register.tokens:
-                ids = frozenset({principal.login_id})
-                self.register.tell(Revocation(account=principal.account, reason="logout", login_ids=ids))
-        self.audit.record("logout", by=principal.account, details={"everywhere": everywhere})
+        await self._logins.logout(principal, everywhere=everywhere)
 
     async def claim(self, code: str, account: str, password: str, *, source: str | None) -> OpenLogin:
         """Become the first admin. Raises Forbidden (wrong, used or late code), Conflict (already claimed), Invalid."""
@@ -264,7 +245,9 @@ class LocalAuthenticator:
         )
         self.throttle.refund("", source)
         self.audit.record("claim", by=account, source=source)
-        return await self._begin(known, source)
+        set_now = self.register.password(known)
+        assert set_now is not None
+        return await self._logins.begin(lambda: self._proven(known.name, set_now), source)
 
     async def change_password(self, principal: Principal, old: str, new: str) -> None:
         """Let somebody who knows their password change it; tries count like logins. The other logins of the account
@@ -315,116 +298,47 @@ class LocalAuthenticator:
         async with self.register.changing():
             self._tokens.keys.rotate()
             self._verified.clear()
-            await self.register.end_logins(list(self.register.logins.values()), "key rotated")
+            for account in list(self.register.accounts.values()):
+                signed = self.register.of(account, CredentialKind.LOGIN)
+                signed += self.register.of(account, CredentialKind.TOKEN) if long_lived else []
+                if signed:
+                    await self.register.end(account, signed, "key rotated")
             if long_lived:
-                await self.register.end_tokens(list(self.register.tokens.values()), "key rotated")
                 await self.administration.end_keys()
         self.audit.record("keys-rotated", by=by, details={"long-lived": long_lived})
 
     # ------------------------------------------------------------ private
 
-    async def _by_password(self, name: str, password: str, source: str | None) -> Account:
+    async def _by_password(self, name: str, secret: str, source: str | None) -> tuple[Account, Credential]:
         self.throttle.charge(name, source)
         account = self.register.accounts.get(name)
-        kept = None if account is None or account.disabled else account.password_hash
-        if not await self.passwords.matches(kept, password):
+        kept = None if account is None or account.disabled else self.register.password(account)
+        proof = None if kept is None else kept.proof
+        if not await self.passwords.matches(proof, secret):
             self.audit.record("login", by=name, outcome="refused", source=source)
             raise Unauthenticated
-        current = self.register.accounts.get(name)
-        # Hashing takes a while; the account may have been disabled or its password changed meanwhile.
-        if kept is None or current is None or current.disabled or current.password_hash != kept:
+        if kept is None or proof is None:
             raise Unauthenticated
+        # Hashing takes a while; the account may have been disabled or its password changed meanwhile.
+        known, password = self._proven(name, kept)
         self.throttle.refund(name, source)
-        if self.passwords.is_outdated(kept):
-            fresh = await self.passwords.hash(password)
+        if self.passwords.is_outdated(proof):
+            fresh = await self.passwords.hash(secret)
             async with self.register.changing():
-                current = self.register.accounts.get(name)
-                if current is None or current.disabled or current.password_hash != kept:
-                    raise Unauthenticated
-                await self.register.touch(current, password_hash=fresh)
-                current = self.register.accounts[name]
-        return current
+                known, password = self._proven(name, kept)
+                await self.register.save(replace(password, proof=fresh))
+                password = self.register.credentials[kept.credential_id]
+        self.register.note_use(password, self._clock())
+        return known, password
 
-    async def _begin(self, account: Account, source: str | None) -> OpenLogin:
-        now = self._clock()
-        async with self.register.changing():
-            current = self.register.accounts.get(account.name)
-            if current is None or current.disabled or current.password_hash != account.password_hash:
-                raise Unauthenticated
-            kept = self.register.logins_of(account.name)
-            over = [login for login in kept if login.expires <= now]
-            over += [login for login in kept if login not in over][: max(0, len(kept) - len(over) - MAX_LOGINS + 1)]
-            if over:
-                await self.register.end_logins(over, "expired")
-            login = Login(
-                login_id=secrets.token_urlsafe(16),
-                account=account.name,
-                refresh_hash="",
-                created=now,
-                refreshed=now,
-                expires=now,
-                source=None if source is None else source[:64],
-                password_id=current.password_id,
-            )
-            return await self._renew(current, login, now)
-
-    async def _renew(self, account: Account, login: Login, now: int) -> OpenLogin:
-        issue = self._tokens.issue
-        access, claims = issue(
-            TokenKind.ACCESS, account.name, now=now, validity_s=self._access_s, login_id=login.login_id
-        )
-        refresh, lasting = issue(
-            TokenKind.REFRESH, account.name, now=now, validity_s=self._refresh_s, login_id=login.login_id
-        )
-        await self.register.keep_login(
-            replace(login, refresh_hash=token_hash(refresh), refreshed=now, expires=lasting.expires or now)
-        )
-        principal = _principal(
-            account,
-            login_id=login.login_id,
-            credential=password_credential(login.password_id),
-            token_id=claims.token_id,
-            expires=claims.expires,
-        )
-        return OpenLogin(
-            principal=principal, access_token=access, refresh_token=refresh, expires_in_s=int(self._access_s)
-        )
-
-    def _read(self, token: str) -> Principal:
-        claims = self._tokens.read(token, _ACCESS, now=self._clock())
-        account = self.register.accounts.get(claims.account)
-        if account is None or account.disabled or not self._lives(claims, token):
-            raise TokenInvalid
-        login = None if claims.kind is TokenKind.LONG else self.register.logins.get(claims.login_id)
-        return _principal(
-            account,
-            login_id=claims.login_id,
-            credential=claims.token_id if login is None else password_credential(login.password_id),
-            token_id=claims.token_id,
-            expires=claims.expires,
-        )
-
-    def _lives(self, claims: Claims, token: str) -> bool:
-        if claims.kind is TokenKind.LONG:
-            kept = self.register.tokens.get(claims.token_id)
-            return kept is not None and kept.account == claims.account and kept.token_hash == token_hash(token)
-        login = self.register.logins.get(claims.login_id)
-        return login is not None and login.account == claims.account
+    def _proven(self, name: str, password: Credential) -> tuple[Account, Credential]:
+        """The account with its password, if both are as they were; raises Unauthenticated."""
+        account = self.register.accounts.get(name)
+        standing = self.register.standing(password.credential_id)
+        is_it = account is not None and not account.disabled and account.account_id == password.account_id
+        if account is None or standing is None or not is_it or standing.proof != password.proof:
+            raise Unauthenticated
+        return account, standing
 
     def _forget(self, _revocation: Revocation) -> None:
         self._verified.clear()
-
-
-def _principal(
-    account: Account, *, login_id: str, credential: str, token_id: str | None = None, expires: int | None = None
-) -> Principal:
-    return Principal(
-        account=account.name,
-        type=account.type,
-        role=account.role,
-        token_id=token_id,
-        login_id=login_id,
-        expires=expires,
-        account_id=account.account_id,
-        credential=credential,
-    )

@@ -6,30 +6,26 @@ that they are not taken for those of an earlier version, which kept no list: suc
 shown, if it was issued before the list began and while this account existed.
 """
 
-import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from authn.accounts import Account, Certificate
+from authn.accounts import Account
 from authn.audit import Audit
-from authn.register import CERTIFICATE, Register
-from things.errors import ConfigInvalid, Forbidden, Invalid, NotFound, QueueFull, SkepError, Unauthenticated
+from authn.credentials import Credential, CredentialKind
+from authn.logins import principal_of
+from authn.register import Register
+from things.errors import ConfigInvalid, Forbidden, Invalid, NotFound, QueueFull, Unauthenticated
 from things.identity import Principal, ShownCertificate
 
 MAX_CERTIFICATES = 100
 """Of one account, ended and expired ones not counted."""
-NOTED_EVERY_US = 3_600_000_000
-"""How exactly it is known when a certificate was last used: by the hour, since it is shown with every connection."""
 BACKDATED_US = 86_400_000_000
 """Certificates are valid from a day before they were made, for clients whose clock is slow."""
 _LEEWAY_US = 1_000_000
 """Times in certificates are whole seconds."""
-
-log = logging.getLogger(__name__)
 
 
 class Authority(Protocol):
@@ -49,7 +45,7 @@ class ClientCertificates:
 
     async def issue(
         self, authority: Authority, name: str, public_key: str | None, *, by: str
-    ) -> tuple[str, str | None, Certificate]:
+    ) -> tuple[str, str | None, Credential]:
         """A certificate and its key (None if the client's public key was given) as PEM, and what is kept of it. Raises
         UnknownAccount, Forbidden for a disabled account, Invalid for a key that is none, QueueFull."""
         async with self._register.changing():
@@ -57,7 +53,7 @@ class ClientCertificates:
             if account.disabled:
                 raise Forbidden(f"account {name!r} is disabled")
             now = self._clock()
-            standing = [one for one in self.of(name) if one.expires > now]
+            standing = [one for one in self.of(name) if (one.expires or 0) > now]
             if len(standing) >= MAX_CERTIFICATES:
                 raise QueueFull(f"account {name!r}", MAX_CERTIFICATES, "certificates")
             try:
@@ -65,77 +61,64 @@ class ClientCertificates:
             except (ValueError, UnsupportedAlgorithm, ConfigInvalid) as error:
                 raise Invalid("`publicKey` is an ECDSA P-256 key as PEM") from error
             made = x509.load_pem_x509_certificate(pem.encode())
-            kept = Certificate(
-                serial=f"{made.serial_number:x}",
-                account=name,
+            kept = _recorded(
+                account,
+                f"{made.serial_number:x}",
+                by=by,
                 created=now,
                 expires=int(made.not_valid_after_utc.timestamp() * 1_000_000),
             )
             await self._register.save(kept)
-        self._audit.record("certificate-issued", by=by, target=name, details={"serial": kept.serial})
+        self._audit.record("certificate-issued", by=by, target=name, details={"serial": kept.credential_id})
         return pem, key, kept
 
-    def of(self, name: str | None) -> list[Certificate]:
-        """Those that were not ended, of one account or of all, oldest first."""
-        found = [one for one in self._register.certificates.values() if one.ended is None]
-        return sorted((one for one in found if name in (None, one.account)), key=lambda one: (one.account, one.created))
+    def of(self, name: str | None) -> list[Credential]:
+        """Those that were not ended, of one account or of all, oldest first. Raises UnknownAccount."""
+        return self._register.of_all(name, CredentialKind.CERTIFICATE)
 
     async def revoke(self, serial: str, *, by: str, of: str | None = None) -> None:
         """End a certificate and the sessions it opened; with `of`, only if it is that account's. Raises NotFound."""
         async with self._register.changing():
-            kept = self._register.certificates.get(serial)
-            if kept is None or kept.ended is not None or (of is not None and kept.account != of):
+            kept = self._register.standing(serial, CredentialKind.CERTIFICATE)
+            if kept is None or of not in (None, kept.account):
                 raise NotFound(f"no certificate {serial[:64]!r}")
-            await self._register.end_certificate(replace(kept, ended=self._clock()))
+            await self._register.end(self._register.account(kept.account), [kept], "certificate revoked")
         self._audit.record("certificate-revoked", by=by, target=kept.account, details={"serial": serial})
 
     async def principal(self, shown: ShownCertificate) -> Principal:
         """Who shows a certificate. Raises Unauthenticated."""
-        now = self._clock()
-        kept = self._standing(shown, now)
-        if kept is None or kept.last_used is None or now - kept.last_used >= NOTED_EVERY_US:
-            kept = await self._noted(shown, now)
-        account = self._register.accounts.get(shown.name)
-        if kept is None or account is None or account.disabled:
-            self._audit.record(
-                "login", by=shown.name, outcome="certificate refused", details={"serial": shown.serial[:64]}
-            )
-            raise Unauthenticated
-        return Principal(
-            account=account.name,
-            type=account.type,
-            role=account.role,
-            login_id=f"{CERTIFICATE}{kept.serial}",
-            expires=kept.expires,
-            account_id=account.account_id,
-            credential=f"{CERTIFICATE}{kept.serial}",
-        )
+        now, account = self._clock(), self._register.accounts.get(shown.name)
+        if account is not None and not account.disabled:
+            await self._record_earlier(shown, account)
+            kept = self._register.standing(shown.serial, CredentialKind.CERTIFICATE)
+            is_good = kept is not None and kept.account_id == account.account_id and (kept.expires or 0) > now
+            if kept is not None and is_good:
+                self._register.note_use(kept, now)
+                return principal_of(account, login_id=kept.name, credential=kept.name, expires=kept.expires)
+        self._audit.record("login", by=shown.name, outcome="certificate refused", details={"serial": shown.serial[:64]})
+        raise Unauthenticated
 
-    def _standing(self, shown: ShownCertificate, now: int) -> Certificate | None:
-        kept = self._register.certificates.get(shown.serial)
-        if kept is None or kept.ended is not None or kept.account != shown.name or kept.expires <= now:
-            return None
-        return kept
-
-    async def _noted(self, shown: ShownCertificate, now: int) -> Certificate | None:
-        """The certificate with the time of this use; recorded now, if it is one of an earlier version."""
+    async def _record_earlier(self, shown: ShownCertificate, account: Account) -> None:
+        """Record a certificate of an earlier version, when it is first shown."""
+        if shown.serial in self._register.credentials or not self._is_earlier(shown, account):
+            return
+        made = shown.not_before + BACKDATED_US
         async with self._register.changing():
-            kept, account = self._standing(shown, now), self._register.accounts.get(shown.name)
-            if account is None or account.disabled:
-                return None
-            if kept is None and shown.serial not in self._register.certificates and self._is_earlier(shown, account):
-                made = shown.not_before + BACKDATED_US
-                kept = Certificate(serial=shown.serial, account=account.name, created=made, expires=shown.not_after)
-            if kept is None:
-                return None
-            noted = replace(kept, last_used=now)
-            try:
-                await self._register.save(noted)
-            except SkepError as error:
-                # Whoever has a good certificate gets in, also to clear a full disk.
-                log.warning("the use of a certificate was not stored", extra={"code": error.code})
-            return noted
+            if shown.serial not in self._register.credentials:
+                await self._register.keep(_recorded(account, shown.serial, created=made, expires=shown.not_after))
 
     def _is_earlier(self, shown: ShownCertificate, account: Account) -> bool:
         made = shown.not_before + BACKDATED_US
         return made < self._since and account.created <= made + _LEEWAY_US and shown.not_after > self._clock()
+
+
+def _recorded(account: Account, serial: str, *, by: str = "", created: int, expires: int) -> Credential:
+    return Credential(
+        credential_id=serial,
+        kind=CredentialKind.CERTIFICATE,
+        account_id=account.account_id,
+        account=account.name,
+        made_by=by,
+        created=created,
+        expires=expires,
+    )

@@ -2,23 +2,28 @@
 
 from collections.abc import Iterable, Sequence
 
-from authn.accounts import Account, Certificate, DeviceRequest, Login, LongToken
+from authn.accounts import Account, DeviceRequest
 from authn.audit import Verdict
+from authn.credentials import Credential
+from authn.lineage import credential_id
 from authn.publickeys import fingerprint
+from authn.register import Register
+from things.holdings import Holding
 from things.messages import JSONValue
 from things.times import rfc3339
 
 
-def profile(account: Account) -> dict[str, JSONValue]:
+def profile(account: Account, register: Register) -> dict[str, JSONValue]:
     """An account as it is shown."""
+    key = register.key(account)
     return {
         "clientID": account.name,
         "type": str(account.type),
         "role": account.role,
         "displayName": account.display_name,
         "disabled": account.disabled,
-        "hasPassword": account.password_hash is not None,
-        "publicKey": account.public_key,
+        "hasPassword": register.password(account) is not None,
+        "publicKey": None if key is None else key.proof,
         "created": rfc3339(account.created),
         "updated": rfc3339(account.updated),
     }
@@ -29,44 +34,82 @@ def added(account: Account, token: str | None) -> dict[str, JSONValue]:
     return shown if token is None else {**shown, "token": token}
 
 
-def token_document(token: LongToken) -> dict[str, JSONValue]:
+def credential_document(credential: Credential) -> dict[str, JSONValue]:
+    """One entry of the register; what could be logged in with is not in it."""
     return {
-        "tokenID": token.token_id,
+        "credentialID": credential.credential_id,
+        "kind": str(credential.kind),
+        "clientID": credential.account,
+        "accountID": credential.account_id,
+        "parent": credential.parent,
+        "madeBy": credential.made_by,
+        "label": credential.label,
+        "source": credential.source,
+        "created": rfc3339(credential.created),
+        "lastUsed": _time(credential.used),
+        "expires": _time(credential.expires),
+        "ended": _time(credential.ended),
+    }
+
+
+def holding_document(holding: Holding) -> dict[str, JSONValue]:
+    """What lives by a credential, in the same form."""
+    principal = holding.principal
+    return {
+        "credentialID": holding.holding_id,
+        "kind": holding.kind,
+        "clientID": principal.account,
+        "accountID": principal.account_id,
+        "parent": credential_id(principal),
+        "madeBy": principal.account,
+        "label": holding.label,
+        "source": holding.source,
+        "created": _time(holding.created),
+        "lastUsed": None,
+        "expires": _time(holding.expires),
+        "ended": None,
+    }
+
+
+def token_document(token: Credential) -> dict[str, JSONValue]:
+    return {
+        "tokenID": token.credential_id,
         "clientID": token.account,
         "label": token.label,
         "created": rfc3339(token.created),
-        "expires": None if token.expires is None else rfc3339(token.expires),
+        "expires": _time(token.expires),
     }
 
 
-def certificate_document(certificate: Certificate) -> dict[str, JSONValue]:
+def certificate_document(certificate: Credential) -> dict[str, JSONValue]:
     return {
-        "serial": certificate.serial,
+        "serial": certificate.credential_id,
         "clientID": certificate.account,
         "created": rfc3339(certificate.created),
-        "expires": rfc3339(certificate.expires),
-        "lastUsed": None if certificate.last_used is None else rfc3339(certificate.last_used),
+        "expires": _time(certificate.expires),
+        "lastUsed": _time(certificate.used),
     }
 
 
-def sessions_document(
-    logins: Iterable[Login], live: Sequence[dict[str, JSONValue]], account: str | None
-) -> dict[str, JSONValue]:
-    found = [login for login in logins if account in (None, login.account)]
+def sessions_document(logins: Iterable[Credential], live: Sequence[dict[str, JSONValue]]) -> dict[str, JSONValue]:
     return {
         "logins": [
             {
-                "sessionID": login.login_id,
+                "sessionID": login.credential_id,
                 "clientID": login.account,
                 "created": rfc3339(login.created),
-                "refreshed": rfc3339(login.refreshed),
-                "expires": rfc3339(login.expires),
+                "refreshed": _time(login.used),
+                "expires": _time(login.expires),
                 "source": login.source,
             }
-            for login in sorted(found, key=lambda login: login.created)
+            for login in sorted(logins, key=lambda login: login.created)
         ],
         "connections": [dict(session) for session in live],
     }
+
+
+def _time(at: int | None) -> JSONValue:
+    return None if at is None else rfc3339(at)
 
 
 def device_document(request: DeviceRequest) -> dict[str, JSONValue]:

@@ -110,3 +110,16 @@ class Refresh(Input):
 
 class Logout(Input):
     everywhere: bool = False
+
+
+class CredentialID(Input):
+    credential_id: Annotated[str, Field(min_length=1, max_length=1_024)]
+
+
+class OwnCredentials(Input):
+    ended: bool = False
+
+
+class ListCredentials(OwnCredentials):
+    client_id: Name | None = None
+    account_id: Name | None = None

@@ -9,22 +9,29 @@ import secrets
 from dataclasses import replace
 
 from authn.accounts import Account
-from authn.register import CERTIFICATE, Register
+from authn.credentials import Credential, CredentialKind
+from authn.register import Register
 from things.identity import RESERVED_ACCOUNTS, Principal
 
-PASSWORD = "password:"
 BEFORE = "before:"
 """The login of somebody of whom an earlier version kept no more than the name and the time (µs UTC)."""
+_PASSWORD = f"{CredentialKind.PASSWORD}:"
+_CERTIFICATE = f"{CredentialKind.CERTIFICATE}:"
 
 
-def password_credential(password_id: str | None) -> str:
-    """How a principal names the password it began with."""
-    return f"{PASSWORD}{password_id}"
-
-
-def password_login(password_id: str | None) -> str:
+def password_login(password: Credential) -> str:
     """The id of one connection by password; it is stored nowhere, so it says which password it was."""
-    return f"{password_credential(password_id)}:{secrets.token_urlsafe(12)}"
+    return f"{password.name}:{secrets.token_urlsafe(12)}"
+
+
+def credential_id(principal: Principal) -> str | None:
+    """The id of the credential that a principal came with: its login, token, certificate or password."""
+    login_id = principal.login_id
+    if login_id is None or login_id.startswith(BEFORE):
+        return None
+    if login_id.startswith(_PASSWORD):
+        return _password_id(login_id, principal.account_id)
+    return login_id.removeprefix(_CERTIFICATE)
 
 
 def standing(register: Register, principal: Principal, *, after_logout: bool = False) -> Principal | None:
@@ -35,9 +42,11 @@ def standing(register: Register, principal: Principal, *, after_logout: bool = F
         # The built-in services, and the owner at the control socket; nobody logs in as these.
         return principal
     account = register.accounts.get(principal.account)
-    if account is None or account.disabled:
+    if account is None or account.disabled or principal.account_id not in (None, account.account_id):
         return None
-    if not _is_login(register, account, principal) and not (after_logout and _is_password(account, principal)):
+    if not _is_login(register, account, principal) and not (
+        after_logout and _is_password(register, account, principal)
+    ):
         return None
     if (account.type, account.role) == (principal.type, principal.role):
         return principal
@@ -46,23 +55,26 @@ def standing(register: Register, principal: Principal, *, after_logout: bool = F
 
 def _is_login(register: Register, account: Account, principal: Principal) -> bool:
     login_id = principal.login_id or ""
-    kept = register.logins.get(login_id) or register.tokens.get(login_id)
-    if kept is not None:
-        # These end with their account, so none can be that of an earlier one.
-        return kept.account == account.name
-    if login_id.startswith(CERTIFICATE):
-        shown = register.certificates.get(login_id.removeprefix(CERTIFICATE))
-        return shown is not None and shown.ended is None and shown.account == account.name
     if login_id.startswith(BEFORE):
         return account.created <= int(login_id.removeprefix(BEFORE))
-    if principal.account_id != account.account_id:
+    access = register.credentials.get(principal.token_id or "")
+    if access is not None and access.ended is not None:
         return False
-    return login_id.startswith(f"{password_credential(account.password_id)}:")
+    if login_id.startswith(_PASSWORD):
+        login_id = _password_id(login_id, account.account_id)
+    kept = register.standing(login_id.removeprefix(_CERTIFICATE))
+    return kept is not None and kept.account_id == account.account_id
 
 
-def _is_password(account: Account, principal: Principal) -> bool:
-    return (
-        principal.account_id == account.account_id
-        and account.password_id is not None
-        and principal.credential == password_credential(account.password_id)
-    )
+def _is_password(register: Register, account: Account, principal: Principal) -> bool:
+    credential = principal.credential or ""
+    if principal.account_id != account.account_id or not credential.startswith(_PASSWORD):
+        return False
+    return register.standing(_password_id(credential, account.account_id), CredentialKind.PASSWORD) is not None
+
+
+def _password_id(name: str, account_id: str | None) -> str:
+    """`password:{id}`, `password:{id}:{connection}` → id."""
+    found = name.removeprefix(_PASSWORD).partition(":")[0]
+    # Of an earlier version, which called the password of every account so.
+    return f"first-{account_id}" if found == "first" else found

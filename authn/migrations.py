@@ -14,6 +14,29 @@ from things.whole_files import copy_sqlite
 TABLE = "authn_migrations"
 
 CERTIFICATES = "client certificates"
+CREDENTIALS = "one register of credentials"
+
+
+def _moved(values: str, rows: str, *also: str) -> str:
+    """What earlier tables say of credentials, taken into the one table."""
+    columns = ", ".join((*_COLUMNS, *also))
+    return f"INSERT INTO credentials ({columns}) SELECT {values} FROM {rows}"
+
+
+_COLUMNS = (
+    "credential_id",
+    "kind",
+    "account_id",
+    "account",
+    "parent",
+    "made_by",
+    "label",
+    "proof",
+    "source",
+    "created",
+    "used",
+    "expires",
+)
 
 STEPS: tuple[tuple[str, Sequence[str]], ...] = (
     (
@@ -70,6 +93,52 @@ STEPS: tuple[tuple[str, Sequence[str]], ...] = (
                 serial VARCHAR(64) PRIMARY KEY, account VARCHAR(64) NOT NULL REFERENCES accounts(name),
                 created BIGINT NOT NULL, expires BIGINT NOT NULL, last_used BIGINT, ended BIGINT)""",
             "CREATE INDEX certificates_by_account ON certificates(account)",
+        ),
+    ),
+    (
+        CREDENTIALS,
+        (
+            """CREATE TABLE credentials (
+                credential_id VARCHAR(96) PRIMARY KEY, kind VARCHAR(16) NOT NULL, account_id VARCHAR(64) NOT NULL,
+                account VARCHAR(64) NOT NULL, parent VARCHAR(96), made_by VARCHAR(64) NOT NULL,
+                label VARCHAR(128) NOT NULL, proof TEXT, source VARCHAR(64), created BIGINT NOT NULL, used BIGINT,
+                expires BIGINT, ended BIGINT)""",
+            "CREATE INDEX credentials_by_account ON credentials(account_id)",
+            # The passwords of an earlier version all have the id `first`.
+            "UPDATE logins SET password_id = 'first-' || (SELECT account_id FROM accounts WHERE name = logins.account)"
+            " WHERE password_id = 'first'",
+            "UPDATE accounts SET password_id = 'first-' || account_id WHERE password_id = 'first'",
+            _moved(
+                "password_id, 'password', account_id, name, NULL, '', '', password_hash, NULL, created, NULL, NULL",
+                "accounts WHERE password_hash IS NOT NULL",
+            ),
+            _moved(
+                "'key-' || account_id, 'key', account_id, name, NULL, '', '', public_key, NULL, created, NULL, NULL",
+                "accounts WHERE public_key IS NOT NULL",
+            ),
+            _moved(
+                "login_id, 'login', a.account_id, account, one.password_id, account, '', refresh_hash, source,"
+                " one.created, refreshed, expires",
+                "logins one JOIN accounts a ON a.name = one.account",
+            ),
+            _moved(
+                "token_id, 'token', a.account_id, account,"
+                " CASE WHEN label = 'provisioned' AND a.public_key IS NOT NULL THEN 'key-' || a.account_id END,"
+                " '', label, token_hash, NULL, one.created, NULL, expires",
+                "long_tokens one JOIN accounts a ON a.name = one.account",
+            ),
+            _moved(
+                "serial, 'certificate', a.account_id, account, NULL, '', '', NULL, NULL, one.created, last_used,"
+                " expires, ended",
+                "certificates one JOIN accounts a ON a.name = one.account",
+                "ended",
+            ),
+            "DROP TABLE logins",
+            "DROP TABLE long_tokens",
+            "DROP TABLE certificates",
+            "ALTER TABLE accounts DROP COLUMN password_hash",
+            "ALTER TABLE accounts DROP COLUMN password_id",
+            "ALTER TABLE accounts DROP COLUMN public_key",
         ),
     ),
 )

@@ -1,9 +1,24 @@
 """Everybody's own account as a Thing: `dtw:authn:user`. The caller is who the binding says, never part of an input."""
 
+from collections.abc import Sequence
+
 from authn.authenticator import LocalAuthenticator
 from authn.documents import certificate_document, profile, sessions_document, token_document
-from authn.inputs import DisplayName, Logout, OwnPassword, PublicKey, Refresh, Serial, SessionID, Token
+from authn.inputs import (
+    CredentialID,
+    DisplayName,
+    Logout,
+    OwnCredentials,
+    OwnPassword,
+    PublicKey,
+    Refresh,
+    Serial,
+    SessionID,
+    Token,
+)
+from authn.register_service import ended, listed
 from authn.service import LiveSessions
+from things.holdings import Holdings
 from things.identity import Principal
 from things.messages import JSONValue, Operation
 from things.methods import Method, MethodService, Nothing
@@ -19,11 +34,13 @@ class AuthnUser(MethodService):
         authenticator: LocalAuthenticator,
         *,
         sessions: LiveSessions = lambda _account: (),
+        holdings: Sequence[Holdings] = (),
     ) -> None:
         self._authenticator = authenticator
         self._administration = authenticator.administration
         self._register = authenticator.register
         self._sessions = sessions
+        self._holdings = holdings
         super().__init__(
             OWN_ACCOUNT,
             Operation.READ,
@@ -60,6 +77,20 @@ class AuthnUser(MethodService):
                     name="listSessions", title="List one's sessions", input=Nothing, run=self._list_sessions, safe=True
                 ),
                 Method(name="endSession", title="End one's login", input=SessionID, run=self._end, output=False),
+                Method(
+                    name="listCredentials",
+                    title="List what proves one's account or lives by that",
+                    input=OwnCredentials,
+                    run=self._credentials,
+                    safe=True,
+                ),
+                Method(
+                    name="revokeCredential",
+                    title="End one, and all that came of it",
+                    input=CredentialID,
+                    run=self._end_credential,
+                    output=False,
+                ),
             ],
             type_=ServiceType.OWN_ACCOUNT,
             title="My account",
@@ -67,13 +98,13 @@ class AuthnUser(MethodService):
         )
 
     async def _profile(self, _given: Nothing, principal: Principal) -> JSONValue:
-        return profile(self._register.account(principal.account))
+        return profile(self._register.account(principal.account), self._register)
 
     async def _name(self, given: DisplayName, principal: Principal) -> JSONValue:
         changed = await self._administration.update(
             principal.account, display_name=given.display_name, by=principal.account
         )
-        return profile(changed)
+        return profile(changed, self._register)
 
     async def _password(self, given: OwnPassword, principal: Principal) -> JSONValue:
         await self._authenticator.change_password(principal, given.old_password, given.new_password)
@@ -83,7 +114,7 @@ class AuthnUser(MethodService):
         account, challenge = await self._authenticator.set_public_key(
             principal, given.public_key, challenge=given.challenge, signature=given.signature
         )
-        return profile(account) if challenge is None else {"challenge": challenge}
+        return profile(account, self._register) if challenge is None else {"challenge": challenge}
 
     async def _refresh(self, given: Refresh, principal: Principal) -> JSONValue:
         opened = await self._authenticator.refresh(given.refresh_token, source=None, of=principal.account)
@@ -110,8 +141,16 @@ class AuthnUser(MethodService):
 
     async def _list_sessions(self, _given: Nothing, principal: Principal) -> JSONValue:
         live = self._sessions(principal.account)
-        return sessions_document(self._register.logins.values(), live, principal.account)
+        return sessions_document(self._register.logins_of(principal.account), live)
 
     async def _end(self, given: SessionID, principal: Principal) -> JSONValue:
         await self._administration.end_login(given.session_id, by=principal.account, of=principal.account)
+        return None
+
+    async def _credentials(self, given: OwnCredentials, principal: Principal) -> JSONValue:
+        return listed(self._register, self._holdings, client_id=principal.account, with_ended=given.ended)
+
+    async def _end_credential(self, given: CredentialID, principal: Principal) -> JSONValue:
+        own = principal.account
+        await ended(self._authenticator, self._holdings, given.credential_id, by=own, of=own)
         return None

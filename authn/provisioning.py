@@ -129,7 +129,7 @@ class Provisioning:
             request = self._register.requests.get(account)
             if request is None:
                 raise NotFound(f"no device {account[:64]!r} asks to be let in")
-            if approve and not _is_for(request, self._register.accounts.get(account)):
+            if approve and not self._is_for(request):
                 raise Conflict(f"the name {account!r} was taken since this device asked")
             decided = replace(request, state="approved" if approve else "rejected", updated=self._clock())
             await self._register.save(decided)
@@ -160,7 +160,7 @@ class Provisioning:
             if request.public_key != key:
                 self._audit.record("device-asked", by=account, outcome="another key", source=source)
                 raise Forbidden("this name was asked for with another key")
-            if request.state != "rejected" and not _is_for(request, self._register.accounts.get(account)):
+            if request.state != "rejected" and not self._is_for(request):
                 self._audit.record("device-asked", by=account, outcome="name or key taken", source=source)
                 raise Conflict(f"there is already an account {account!r}")
             return request
@@ -198,7 +198,7 @@ class Provisioning:
     def _refuse_foreign(self, account: str, key: str) -> Account | None:
         """The account of the name, if it is an agent with this key; raises Conflict for any other."""
         existing = self._register.accounts.get(account)
-        if existing is not None and (existing.type is not AccountType.AGENT or existing.public_key != key):
+        if existing is not None and not self._has(existing, key):
             raise Conflict(f"there is already an account {account!r}")
         return existing
 
@@ -218,17 +218,32 @@ class Provisioning:
                 only_if=lambda: self._register.requests.get(name) == request,
             )
         _, text = await self._administration.issue_token(
-            name, label=LABEL, by=PROVISIONING, only_for=lambda account: _is_for(request, account)
+            name,
+            label=LABEL,
+            by=PROVISIONING,
+            only_for=lambda account: self._has(account, request.public_key),
+            parent=self._register.key,
         )
         async with self._register.changing():
-            await self._register.end_tokens(earlier, "replaced")
+            account = self._register.accounts.get(name)
+            if account is not None:
+                await self._register.end(
+                    account, [one for one in earlier if self._register.standing(one.credential_id)], "replaced"
+                )
+            if account is not None and (key := self._register.key(account)) is not None:
+                self._register.note_use(key, self._clock())
         self._audit.record("device-provisioned", by=name, source=source)
         return text
 
+    def _is_for(self, request: DeviceRequest) -> bool:
+        """Whether a request is that of the account which has the name now, if anybody has it."""
+        account = self._register.accounts.get(request.account)
+        return account is None or self._has(account, request.public_key)
 
-def _is_for(request: DeviceRequest, account: Account | None) -> bool:
-    """Whether a request is that of the account which has the name now, if anybody has it."""
-    return account is None or (account.type is AccountType.AGENT and account.public_key == request.public_key)
+    def _has(self, account: Account, key: str) -> bool:
+        """Whether it is an agent with this key."""
+        known = self._register.key(account)
+        return account.type is AccountType.AGENT and known is not None and known.proof == key
 
 
 def _signed_text(account: str, challenge: str | None) -> str:

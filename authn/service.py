@@ -10,6 +10,7 @@ from typing import cast
 from authn.audit import Class
 from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates
+from authn.credentials import CredentialKind
 from authn.documents import (
     added,
     certificate_document,
@@ -26,9 +27,11 @@ from authn.inputs import (
     AddSpeaker,
     Certificate,
     Client,
+    CredentialID,
     Device,
     IssueToken,
     Keys,
+    ListCredentials,
     MaybeClient,
     Password,
     Role,
@@ -37,7 +40,9 @@ from authn.inputs import (
     Token,
     UpdateClient,
 )
+from authn.register_service import ended, listed
 from things.errors import Unavailable
+from things.holdings import Holdings
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
 from things.methods import Method, MethodService, Nothing
@@ -60,6 +65,7 @@ class AuthnAdmin(MethodService):
         certificates: Certificates | None = None,
         sessions: LiveSessions = lambda _account: (),
         end_session: EndSession = lambda _session_id: False,
+        holdings: Sequence[Holdings] = (),
     ) -> None:
         self._authenticator = authenticator
         self._administration = authenticator.administration
@@ -67,6 +73,7 @@ class AuthnAdmin(MethodService):
         self._certificates = certificates
         self._sessions = sessions
         self._end_session = end_session
+        self._holdings = holdings
         super().__init__(
             ACCOUNTS,
             Operation.MANAGE,
@@ -100,6 +107,26 @@ class AuthnAdmin(MethodService):
                 ),
                 Method(
                     name="endSessions", title="End all of an account", input=Client, run=self._end_all, output=False
+                ),
+                Method(
+                    name="listCredentials",
+                    title="List everything that proves an account or lives by that",
+                    input=ListCredentials,
+                    run=self._credentials,
+                    safe=True,
+                ),
+                Method(
+                    name="revokeCredential",
+                    title="End one, and all that came of it",
+                    input=CredentialID,
+                    run=self._end_credential,
+                    output=False,
+                ),
+                Method(
+                    name="revokeCredentials",
+                    title="End everything that an account has",
+                    input=Client,
+                    run=self._end_credentials,
                 ),
                 Method(name="listDevices", title="List device requests", input=Nothing, run=self._devices, safe=True),
                 Method(name="announceDevice", title="Approve before it asks", input=Device, run=self._announce),
@@ -175,23 +202,20 @@ class AuthnAdmin(MethodService):
         return added(account, token)
 
     async def _list(self, _given: Nothing, _principal: Principal) -> JSONValue:
-        return {"items": [profile(account) for _, account in sorted(self._register.accounts.items())]}
+        return {"items": [profile(account, self._register) for _, account in sorted(self._register.accounts.items())]}
 
     async def _get(self, given: Client, _principal: Principal) -> JSONValue:
-        return profile(self._register.account(given.client_id))
+        return profile(self._register.account(given.client_id), self._register)
 
     async def _update(self, given: UpdateClient, principal: Principal) -> JSONValue:
-        return profile(
-            await self._administration.update(
-                given.client_id,
-                display_name=given.display_name,
-                public_key=given.public_key,
-                by=principal.account,
-            )
+        changed = await self._administration.update(
+            given.client_id, display_name=given.display_name, public_key=given.public_key, by=principal.account
         )
+        return profile(changed, self._register)
 
     async def _set_role(self, given: Role, principal: Principal) -> JSONValue:
-        return profile(await self._administration.set_role(given.client_id, given.role, by=principal.account))
+        changed = await self._administration.set_role(given.client_id, given.role, by=principal.account)
+        return profile(changed, self._register)
 
     async def _set_password(self, given: Password, principal: Principal) -> JSONValue:
         await self._administration.set_password(given.client_id, given.password, by=principal.account)
@@ -216,17 +240,16 @@ class AuthnAdmin(MethodService):
         return {**token_document(kept), "token": text}
 
     async def _tokens(self, given: MaybeClient, _principal: Principal) -> JSONValue:
-        if given.client_id is not None:
-            self._register.account(given.client_id)
-        found = sorted(self._register.tokens.values(), key=lambda token: (token.account, token.created))
-        return {"items": [token_document(token) for token in found if given.client_id in (None, token.account)]}
+        found = self._register.of_all(given.client_id, CredentialKind.TOKEN)
+        return {"items": [token_document(token) for token in found]}
 
     async def _revoke(self, given: Token, principal: Principal) -> JSONValue:
         await self._administration.revoke_token(given.token_id, by=principal.account)
         return None
 
     async def _list_sessions(self, given: MaybeClient, _principal: Principal) -> JSONValue:
-        return sessions_document(self._register.logins.values(), self._sessions(given.client_id), given.client_id)
+        logins = self._register.of_all(given.client_id, CredentialKind.LOGIN)
+        return sessions_document(logins, self._sessions(given.client_id))
 
     async def _end(self, given: SessionID, principal: Principal) -> JSONValue:
         if self._end_session(given.session_id):
@@ -240,6 +263,23 @@ class AuthnAdmin(MethodService):
     async def _end_all(self, given: Client, principal: Principal) -> JSONValue:
         await self._administration.end_sessions(given.client_id, by=principal.account)
         return None
+
+    async def _credentials(self, given: ListCredentials, _principal: Principal) -> JSONValue:
+        return listed(
+            self._register,
+            self._holdings,
+            client_id=given.client_id,
+            account_id=given.account_id,
+            with_ended=given.ended,
+        )
+
+    async def _end_credential(self, given: CredentialID, principal: Principal) -> JSONValue:
+        await ended(self._authenticator, self._holdings, given.credential_id, by=principal.account)
+        return None
+
+    async def _end_credentials(self, given: Client, principal: Principal) -> JSONValue:
+        count = await self._administration.revoke_all(given.client_id, by=principal.account)
+        return {"clientID": given.client_id, "ended": count}
 
     async def _devices(self, _given: Nothing, _principal: Principal) -> JSONValue:
         return {"items": [device_document(request) for request in self._authenticator.provisioning.requests()]}
@@ -273,9 +313,8 @@ class AuthnAdmin(MethodService):
         return made if key is None else {**made, "key": key}
 
     async def _issued(self, given: MaybeClient, _principal: Principal) -> JSONValue:
-        if given.client_id is not None:
-            self._register.account(given.client_id)
-        return {"items": [certificate_document(one) for one in self._authenticator.certificates.of(given.client_id)]}
+        found = self._register.of_all(given.client_id, CredentialKind.CERTIFICATE)
+        return {"items": [certificate_document(one) for one in found]}
 
     async def _uncertify(self, given: Serial, principal: Principal) -> JSONValue:
         await self._authenticator.certificates.revoke(given.serial, by=principal.account)

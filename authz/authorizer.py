@@ -18,6 +18,8 @@ from anyio import CancelScope, CapacityLimiter, Lock, to_thread
 
 from authz.documents import RoleDocument, RuleDocument
 from authz.limits import is_guarded
+from authz.meanings import all_meant, bound, meant_in
+from authz.naming import Identify, bound_to
 from authz.policy.facts import Facts, Moment
 from authz.policy.folder import PolicyFolder
 from authz.policy.judging import Open, decision_of, judged
@@ -37,6 +39,8 @@ from things.messages import Operation
 MAX_CACHED = 65_536
 MAX_ROLES = 100
 
+_Asked = tuple[str, str | None, str, AccountType, Operation, Address]
+
 _NO_RIGHTS = RoleRights(name="unknown", grants=())
 
 log = logging.getLogger(__name__)
@@ -53,16 +57,18 @@ class LocalAuthorizer:
         account_type: Callable[[str], AccountType | None],
         clock: Callable[[], int],
         thing_types: Callable[[str], tuple[str, ...] | None] = lambda _thing_id: None,
+        identity_of: Identify = lambda _account: None,
     ) -> None:
         self._file = rights
         self._folder = folder
         self._account_type = account_type
         self._clock = clock
         self._thing_types = thing_types
+        self.identity_of = identity_of
         self._lock = Lock()
         self._limiter = CapacityLimiter(1)
         self._listeners: list[Callable[[], None]] = []
-        self._cache = Bounded[tuple[str, str, str, str, Address], Decision | Open](MAX_CACHED)
+        self._cache = Bounded[_Asked, Decision | Open](MAX_CACHED)
         self._divided = Bounded[str, bool](MAX_CACHED)
         self._rights = Rights()
         self._sets = PolicySets({})
@@ -80,16 +86,19 @@ class LocalAuthorizer:
         account_type: Callable[[str], AccountType | None],
         clock: Callable[[], int],
         thing_types: Callable[[str], tuple[str, ...] | None] = lambda _thing_id: None,
+        identity_of: Identify = lambda _account: None,
         policies: Path | None = None,
     ) -> "LocalAuthorizer":
         """The rights kept below `home`. `account_type` tells what an account is (agents may call services only),
-        `thing_types` a Thing's `@type` where a decision comes without context (None: not known)."""
+        `identity_of` who has a name now, `thing_types` a Thing's `@type` where a decision comes without context (None:
+        not known)."""
         return cls(
             RightsFile(home / "rights.json"),
             PolicyFolder(policies or home / "policies"),
             account_type=account_type,
             clock=clock,
             thing_types=thing_types,
+            identity_of=identity_of,
         )
 
     # ------------------------------------------------------------ deciding
@@ -99,7 +108,7 @@ class LocalAuthorizer:
     ) -> Decision:
         """Whether `principal` may do `operation` at `address`. Without a context, time is read from the clock, and
         conditions that need a message make the cautious answer: what might block does, what might allow does not."""
-        key = (principal.account, principal.role, principal.type, operation, address)
+        key = (principal.account, principal.account_id, principal.role, principal.type, operation, address)
         found = self._cache.get(key)
         if found is None:
             found = self._prepared(principal, operation, address)
@@ -208,7 +217,7 @@ class LocalAuthorizer:
 
     async def put_rule(self, document: RuleDocument, principal: Principal) -> Rule:
         """Create or replace a rule in somebody's name. Raises Forbidden if the Things are not theirs to rule over."""
-        rule = document.rule(principal, self._clock())
+        rule = document.rule(principal, self._clock(), bound_to(document.accounts, self.identity_of))
         for role in rule.roles:
             if not self.has_role(role):
                 raise Invalid(f"there is no role {role[:64]!r}")
@@ -242,7 +251,8 @@ class LocalAuthorizer:
                 raise Conflict(f"policy set {document.id!r} is at version {following - 1}, not {document.version - 1}")
             document = document.model_copy(update={"version": following})
             PolicySets({**documents, document.id: document})  # raises Invalid before anything is written
-            rights = replace(self._rights, policies=self._rights.policies | {document.id})
+            meant = {**self._rights.meant, document.id: meant_in(document, self._rights, self.identity_of)}
+            rights = replace(self._rights, policies=self._rights.policies | {document.id}, meant=meant)
             await self._save(rights, lambda: self._folder.write(document))
         return document
 
@@ -253,16 +263,33 @@ class LocalAuthorizer:
             if set_id not in documents and set_id not in self._rights.policies and self.problem is None:
                 raise NotFound(f"no policy set {set_id[:64]!r}")
             PolicySets({key: kept for key, kept in documents.items() if key != set_id})
-            rights = replace(self._rights, policies=self._rights.policies - {set_id})
+            meant = {key: kept for key, kept in self._rights.meant.items() if key != set_id}
+            rights = replace(self._rights, policies=self._rights.policies - {set_id}, meant=meant)
             await self._save(rights, lambda: self._folder.remove(set_id), files_first=False)
 
     def tried(self, documents: Mapping[str, SetDocument]) -> "LocalAuthorizer":
         """An authorizer like this one, with these policy sets instead; it stores nothing. Raises Invalid."""
         trial = copy(self)
-        trial._sets = PolicySets(documents)
+        trial._sets = PolicySets(documents, all_meant(documents, self._rights, self.identity_of))
         trial._cache = Bounded(MAX_CACHED)
         trial.problem = None
         return trial
+
+    async def account_added(self, name: str) -> None:
+        """An account was made: where its name stands and nobody had it before, it is meant. Told before anybody can
+        come as this account, so that another one of the name finds it taken."""
+        async with self._changing():
+            fresh = bound(self._rights, self._sets.documents, self.identity_of)
+            if fresh == self._rights:
+                return
+            try:
+                await self._save(fresh)
+            except SkepError as error:
+                # It holds until the next start, which does this again.
+                log.error("whom a rule means was not stored", extra={"code": error.code, "account": name})
+                self._rights = fresh
+            self._sets = PolicySets(self._sets.documents, fresh.meant)
+        self._changed()
 
     async def reload(self) -> None:
         """Read roles, rules and policy files again, as at start; `problem` tells if that failed."""
@@ -335,7 +362,7 @@ class LocalAuthorizer:
             self.problem = error.detail
         else:
             self._recheck()
-            if self.problem is None and self._rights.policies != known.policies:
+            if self.problem is None and self._rights != known:
                 self._file.save(self._rights)
         if self.problem is not None:
             log.error(
@@ -345,13 +372,15 @@ class LocalAuthorizer:
     def _recheck(self) -> None:
         """Take the policy files as they are on disk; they all have to be good."""
         try:
-            sets = self._folder.load(self._rights.policies)
+            documents = self._folder.load(self._rights.policies)
+            rights = bound(self._rights, documents, self.identity_of)
+            sets = PolicySets(documents, rights.meant)
         except SkepError as error:
             self.problem = f"policy {error.detail}"
             return
         self.problem = None
         self._sets = sets
-        self._rights = replace(self._rights, policies=frozenset(sets.documents))
+        self._rights = replace(rights, policies=frozenset(documents))
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:

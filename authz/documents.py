@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
+from authz.naming import Bound
 from authz.patterns import RulePattern
 from authz.roles import BUILT_IN, LOOKING, OPERATING, Grant, RoleRights, Scope
 from authz.rules import Effect, Rule
@@ -118,7 +119,7 @@ class RuleDocument(Document):
         except Invalid as error:
             raise ValueError(error.detail) from error
 
-    def rule(self, principal: Principal, now: int) -> Rule:
+    def rule(self, principal: Principal, now: int, account_ids: Bound) -> Rule:
         return Rule(
             rule_id=self.id,
             effect=self.effect,
@@ -127,6 +128,7 @@ class RuleDocument(Document):
             name=None if self.name is None else RulePattern.parse(self.name),
             operations=frozenset(self.operations),
             accounts=frozenset(self.accounts),
+            account_ids=account_ids,
             roles=frozenset(self.roles),
             types=frozenset(self.types),
             set_by=principal.account,
@@ -141,12 +143,14 @@ class StoredRule(RuleDocument):
     set_by: str
     by_admin: bool
     created: int
+    account_ids: Annotated[dict[str, str], Field(alias="accountIDs")] = {}
+    """Of an earlier version if they are missing: the accounts that have the names."""
 
     def kept(self) -> Rule:
         principal = Principal(
             account=self.set_by, type=AccountType.CONSUMER, role=Role.ADMIN if self.by_admin else Role.NONE
         )
-        return self.rule(principal, self.created)
+        return self.rule(principal, self.created, self.account_ids)
 
 
 def role_document(rights: RoleRights) -> dict[str, JSONValue]:
@@ -178,6 +182,7 @@ def rule_document(rule: Rule) -> dict[str, JSONValue]:
         "name": None if rule.name is None else str(rule.name),
         "operations": _sorted(rule.operations),
         "accounts": _sorted(rule.accounts),
+        "accountIDs": dict(sorted(rule.account_ids.items())),
         "roles": _sorted(rule.roles),
         "types": _sorted(rule.types),
         "setBy": rule.set_by,

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from authz.documents import Document, RoleDocument, StoredRule, role_document, rule_document
+from authz.naming import Meant
 from authz.roles import RoleRights
 from authz.rules import Rule
 from things.errors import Invalid, StorageDamaged
@@ -31,6 +32,13 @@ class Rights:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     policies: frozenset[str] = frozenset()
     """Sets that were active: one that is missing at the next start was lost, not removed."""
+    meant: Mapping[str, Meant] = field(default_factory=dict)
+    """Whom the names in these mean."""
+
+
+class _Meant(Document):
+    digest: str
+    accounts: dict[str, str]
 
 
 class _File(Document):
@@ -39,6 +47,7 @@ class _File(Document):
     roles: list[RoleDocument]
     rules: list[StoredRule]
     policies: list[str]
+    meant: dict[str, _Meant] = Field(default_factory=dict)
 
 
 class RightsFile:
@@ -64,6 +73,7 @@ class RightsFile:
             roles={role.name: role.rights() for role in kept.roles},
             rules={rule.id: rule.kept() for rule in kept.rules},
             policies=frozenset(kept.policies),
+            meant={set_id: Meant(digest=one.digest, accounts=one.accounts) for set_id, one in kept.meant.items()},
         )
 
     def save(self, rights: Rights) -> None:
@@ -74,5 +84,9 @@ class RightsFile:
             "roles": [role_document(role) for role in rights.roles.values()],
             "rules": [rule_document(rule) for rule in rights.rules.values()],
             "policies": sorted(rights.policies),
+            "meant": {
+                set_id: {"digest": one.digest, "accounts": dict(one.accounts)}
+                for set_id, one in sorted(rights.meant.items())
+            },
         }
         write_whole(self.path, encode(document) + b"\n")

@@ -7,9 +7,10 @@ Things, admins about any; what others than admins set does not bind admins.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from authz.naming import Bound, means
 from authz.patterns import RulePattern
 from things.addresses import Address, Kind
 from things.identity import AccountType, Principal, Role
@@ -35,6 +36,8 @@ class Rule:
     name: RulePattern | None = None
     operations: frozenset[Operation] = frozenset()
     accounts: frozenset[str] = frozenset()
+    account_ids: Bound = field(default_factory=dict)
+    """Whom the accounts' names mean."""
     roles: frozenset[str] = frozenset()
     types: frozenset[AccountType] = frozenset()
     set_by: str
@@ -69,7 +72,8 @@ class Rule:
 
     def _is_for(self, principal: Principal) -> bool:
         if self.accounts or self.roles or self.types:
-            return principal.account in self.accounts or principal.role in self.roles or principal.type in self.types
+            is_named = principal.account in self.accounts and means(self.account_ids, principal)
+            return is_named or principal.role in self.roles or principal.type in self.types
         # Everybody, but an account without a role gets nothing that does not name it.
         return self.effect is Effect.DENY or principal.role != Role.NONE
 

@@ -8,8 +8,7 @@ from pydantic import Field
 from authz.authorizer import LocalAuthorizer
 from authz.documents import RoleDocument, RuleDocument, role_document, rule_document
 from authz.explain import Explanation, explain
-from authz.policy.folder import plain
-from authz.policy.sets import set_document
+from authz.policy.sets import plain, set_document
 from things.addresses import Address, Kind
 from things.decisions import Context
 from things.errors import Invalid, NotFound, UnknownAccount
@@ -248,7 +247,12 @@ class AuthzAdmin(MethodService):
         if known is None and (question.role is None or question.type is None):
             raise UnknownAccount(question.sender[:64])
         type_, role = known or (AccountType.CONSUMER, "none")
-        principal = Principal(account=question.sender, type=question.type or type_, role=question.role or role)
+        principal = Principal(
+            account=question.sender,
+            type=question.type or type_,
+            role=question.role or role,
+            account_id=self._authorizer.identity_of(question.sender),
+        )
         return answered(authorizer, principal, question, self._clock())
 
 

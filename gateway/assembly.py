@@ -39,6 +39,7 @@ from gateway.core_settings import core_settings
 from gateway.descriptors import raise_limit, shared_out
 from gateway.engines import mqtt_engine
 from gateway.health import Condition
+from gateway.holdings import SessionHoldings
 from gateway.home import gateway_id
 from gateway.retention import Retention
 from gateway.running import MQTT_PATH, Running
@@ -54,6 +55,7 @@ from runtime.services.requests import RequestsService
 from things.addresses import Address, TwinID
 from things.context import CONTEXT
 from things.errors import ConfigInvalid, SkepError
+from things.holdings import Holdings
 from things.hosts import Names
 from things.identity import AccountType, Principal
 from things.messages import JSONValue, Operation
@@ -144,9 +146,11 @@ class Assembly:
             upkeep=self.upkeep,
             backups=self.backups,
         )
+        self._holdings: list[Holdings] = []
         for service in self._services(views):
             self.runtime.services.add(service)
         self._bind(stores)
+        self._holdings += [SessionHoldings(self.runtime.sessions), self._http, self._node]
         stores.authenticator.on_revoked(lambda revoked: self._revoked(revoked.covers))
 
     def _bind(self, stores: Stores) -> None:
@@ -265,8 +269,9 @@ class Assembly:
                 certificates=self.certificates,
                 sessions=self._sessions_of,
                 end_session=self._end_session,
+                holdings=self._holdings,
             ),
-            AuthnUser(authenticator, sessions=self._sessions_of),
+            AuthnUser(authenticator, sessions=self._sessions_of, holdings=self._holdings),
             AuthzAdmin(authorizer, accounts=self._type_and_role, clock=stores.clocks.now, record=self._audited),
             AuthzUser(authorizer, clock=stores.clocks.now, record=self._audited),
             RequestsService(twin.ledger, authorizer),
@@ -313,11 +318,7 @@ class Assembly:
         ]
 
     def _end_session(self, session_id: str) -> bool:
-        for session in self.runtime.sessions.everyone():
-            if session.session_id == session_id:
-                session.close("ended")
-                return True
-        return False
+        return SessionHoldings(self.runtime.sessions).close(session_id, of=None) is not None
 
     # ------------------------------------------------------------ wiring
 
@@ -337,6 +338,7 @@ class Assembly:
     def _revoked(self, covers: Callable[[Principal], bool]) -> None:
         self._stores.authorizer.forget()  # an account may come back as another type
         ended = self.runtime.revoke(covers)
+        self._node.revoked(covers)
         if ended:
             log.info("sessions ended", extra={"count": ended})
 

@@ -1,5 +1,5 @@
 """What a gateway does from time to time: it forgets expired registrations, keeps readings and the lake within their
-limits, renews its certificate, takes backups, and notes the time that it has seen."""
+limits, renews its certificate, takes backups, notes the time that it has seen, and when credentials were used."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,6 +40,7 @@ class Chores:
             self._renew,
             self.backups.keep,
             lambda: anyio.to_thread.run_sync(self.stores.time.note),
+            self.stores.authenticator.keep_house,
         )
         while True:
             await anyio.sleep(EVERY_S)

@@ -117,9 +117,11 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
                     account_type=authenticator.type_of,
                     clock=time.now,
                     thing_types=partial(_types_of, twin.directory),
+                    identity_of=authenticator.identity_of,
                     policies=Path(config.security.policies) if config.security.policies else None,
                 )
                 authenticator.administration.is_role = authorizer.has_role
+                authenticator.administration.added = authorizer.account_added
                 time.stamped(twin.values.last_received)
                 steady = time.resume(is_awaited=await twin.ledger.next_due() is not None)
                 # Noted at once: what is asked in a run of seconds keeps its time too.

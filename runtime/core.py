@@ -116,6 +116,7 @@ class Runtime:
             start=self.start,
             metrics=self.metrics,
             rows=MissedRows(storage.history, storage.history.last_row),
+            clock=clocks.now,
             max_per_account=settings.max_sessions_per_account,
             max_subscriptions=settings.max_subscriptions_per_session,
         )

@@ -56,6 +56,16 @@ class Principal:
         checked_account(self.account.removeprefix(GUEST_PREFIX))
 
     @property
+    def is_guest(self) -> bool:
+        """Whether it is a runtime that an open messaging node admitted without an account."""
+        return self.account.startswith(GUEST_PREFIX)
+
+    def is_same(self, other: "Principal") -> bool:
+        """Whether both are the same account, and not one an earlier one of the other's name."""
+        ids = (self.account_id, other.account_id)
+        return self.account == other.account and (None in ids or ids[0] == ids[1])
+
+    @property
     def since(self) -> int:
         """When the account was made (µs UTC): what has its name from earlier belongs to another. 0 if not known."""
         made = (self.account_id or "").partition("-")[0]
@@ -76,8 +86,7 @@ class Authority:
 
     def is_of(self, principal: Principal) -> bool:
         """Whether it is the same account's, and not that of an earlier one of the name."""
-        ids = (self.principal.account_id, principal.account_id)
-        return self.principal.account == principal.account and (None in ids or ids[0] == ids[1])
+        return self.principal.is_same(principal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

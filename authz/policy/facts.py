@@ -36,6 +36,16 @@ def is_attribute(name: str) -> bool:
     return name in STATIC or name in CONDITIONAL or name.startswith("payload/")
 
 
+class Namesake(str):
+    """The name of an account where another one of that name is meant: it fits patterns, and equals nothing."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """What is known even where there is no message: the time, and the Thing's types."""
@@ -52,12 +62,14 @@ class Facts:
     operation: Operation
     address: Address
     context: Context | Moment | None
+    is_namesake: bool = False
+    """Whether the policies that ask mean another account by the caller's name."""
 
     def value(self, attribute: str) -> JSONValue | Missing:
         """The attribute's value; lists have any-of meaning."""
         match attribute:
             case "sender":
-                return self.principal.account
+                return Namesake(self.principal.account) if self.is_namesake else self.principal.account
             case "type":
                 return str(self.principal.type)
             case "role":

@@ -6,10 +6,9 @@ One broken, empty or lost file makes the whole folder unusable: the authorizer t
 import tomllib
 from pathlib import Path
 
-from authz.policy.sets import PolicySets, SetDocument, set_document
+from authz.policy.sets import SetDocument, plain, set_document
 from things.errors import Invalid, NotFound, SkepError
 from things.jsontext import decode_unique, encode
-from things.messages import JSONValue
 from things.whole_files import sync, write_whole
 
 MAX_BYTES = 256 << 10
@@ -22,8 +21,8 @@ class PolicyFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def load(self, expected: frozenset[str]) -> PolicySets:
-        """All sets, compiled. Raises Invalid that names the file, also for a set that is expected and gone."""
+    def load(self, expected: frozenset[str]) -> dict[str, SetDocument]:
+        """All sets, each good in itself. Raises Invalid that names the file, also if an expected set is gone."""
         documents: dict[str, SetDocument] = {}
         for path in self._paths():
             document = self._read(path)
@@ -35,7 +34,7 @@ class PolicyFolder:
         lost = sorted(expected - set(documents))
         if lost:
             raise Invalid(f"policy set {lost[0]!r} is active and its file is gone; restore it, or remove the set")
-        return PolicySets(documents)
+        return documents
 
     def readable(self) -> dict[str, SetDocument]:
         """The sets whose files are good in themselves, to repair the others from."""
@@ -108,8 +107,3 @@ class PolicyFolder:
         except (OSError, ValueError, SkepError) as error:
             detail = error.detail if isinstance(error, SkepError) else str(error)
             raise Invalid(f"{path.name}: {detail}") from error
-
-
-def plain(document: SetDocument) -> dict[str, JSONValue]:
-    """A set as it is written and listed."""
-    return document.model_dump(mode="json", by_alias=True, exclude_defaults=False)

@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from authz.documents import RULE_ID, Document
+from authz.naming import Bound, Meant, means
 from authz.policy.conditions import Condition, all_of, compiled
 from authz.policy.facts import Facts, Moment
 from things.decisions import CONFIRM, LOG, Context
@@ -117,8 +118,12 @@ class _Group:
     applies: Condition
     members: "tuple[_Leaf | _Group, ...]"
     obligations: tuple[str, ...]
+    meant: Bound | None = None
+    """Whom the names in it mean; None within a set, which says so for all of it."""
 
     def outcome(self, facts: Facts, unknown: Verdict | None) -> Outcome | None:
+        if self.meant is not None and facts.is_namesake is means(self.meant, facts.principal):
+            facts = replace(facts, is_namesake=not facts.is_namesake)
         truth = self.applies(facts)
         if truth is False:
             return None
@@ -133,12 +138,13 @@ class _Group:
 class PolicySets:
     """The active sets, compiled. Immutable: a change makes another one."""
 
-    def __init__(self, documents: Mapping[str, SetDocument]) -> None:
-        """Raises Invalid, naming set and place: unknown attributes, operators or obligations, unknown or circular
-        use, too many."""
+    def __init__(self, documents: Mapping[str, SetDocument], meant: Mapping[str, Meant] | None = None) -> None:
+        """`meant` says whom the names in each set mean; without it, whoever has them. Raises Invalid, naming set and
+        place: unknown attributes, operators or obligations, unknown or circular use, too many."""
         if len(documents) > MAX_SETS:
             raise Invalid(f"at most {MAX_SETS} policy sets can be active")
         self.documents = dict(documents)
+        self._meant = meant or {}
         self._rules = 0
         groups = [
             self._set(document.id, ()) for document in documents.values()
@@ -179,6 +185,7 @@ class PolicySets:
             applies=_applies(document.target, None, f"/{set_id}"),
             members=_ordered(members),
             obligations=_obligations(document.obligations, f"/{set_id}"),
+            meant=self._meant[set_id].accounts if set_id in self._meant else {},
         )
 
     def _policy(self, document: _PolicyDocument, set_id: str, place: str) -> _Group:
@@ -203,6 +210,11 @@ class PolicySets:
             members=_ordered(leaves),
             obligations=_obligations(document.obligations, place),
         )
+
+
+def plain(document: SetDocument) -> dict[str, JSONValue]:
+    """A set as it is written and listed."""
+    return document.model_dump(mode="json", by_alias=True, exclude_defaults=False)
 
 
 def set_document(document: object) -> SetDocument:

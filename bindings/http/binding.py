@@ -3,7 +3,7 @@
 import logging
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -32,6 +32,7 @@ from bindings.web.mounts import Mounts
 from runtime.ports import DirectoryChange, Entry, Sink
 from things.addresses import TwinID
 from things.errors import ConfigInvalid
+from things.holdings import Holding
 from things.messages import JSONValue
 from things.network import is_loopback
 from things.places import Listener, Places, Urls
@@ -187,6 +188,14 @@ class HttpBinding:
     def _application(self, context: HttpContext) -> ASGIApp:
         api = Application(context, Routes(all_routes(self._documents)))
         return Mounts(self._mounts, api, self._places.is_own_origin)
+
+    def held_by(self, account: str | None) -> Iterable[Holding]:
+        """The tickets that were given; as `things.holdings.Holdings`."""
+        return () if self._tickets is None else self._tickets.held_by(account)
+
+    async def end(self, holding_id: str, *, of: str | None) -> Holding | None:
+        """End a ticket and its stream."""
+        return None if self._tickets is None else self._tickets.end(holding_id, of=of)
 
     def _revoked(self, revoked: Revoked) -> None:
         if self._tickets is not None:

@@ -69,7 +69,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context, channel = self._exchange.context, self._channel
         with ExitStack() as stack:
-            stack.enter_context(context.tickets.opened(self._exchange.ticket))
+            stack.enter_context(context.tickets.opened(self._exchange.ticket, channel.close))
             stack.enter_context(context.opened(channel))
             if self._beside is not None:
                 stack.enter_context(context.changes.waking(self._changed))
@@ -152,7 +152,7 @@ class QueueStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context, channel = self._exchange.context, self._channel
-        with context.tickets.opened(self._exchange.ticket), context.opened(channel):
+        with context.tickets.opened(self._exchange.ticket, channel.close), context.opened(channel):
             self._begin(channel)
             response = EventSourceResponse(
                 self._events(),
@@ -185,7 +185,7 @@ class RawStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context, channel = self._exchange.context, self._channel
-        with context.tickets.opened(self._exchange.ticket), context.opened(channel):
+        with context.tickets.opened(self._exchange.ticket, channel.close), context.opened(channel):
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             await send({"type": "http.response.body", "body": b": ok\n\n", "more_body": True})
             async with asyncio.TaskGroup() as tasks:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode
 
 from things.errors import Conflict, TokenInvalid
+from things.holdings import Holding
 from things.identity import Principal
 
 FIRST_USE_S = 30
@@ -27,8 +28,13 @@ class Ticket:
     principal: Principal
     first_use_until: int
     until: int
+    created: int
     used: bool = False
-    open: bool = False
+    close: Callable[[str], None] | None = None
+    """Ends the stream that it has open, with a reason."""
+
+    def is_good(self, now: int) -> bool:
+        return now < self.until and (self.used or now < self.first_use_until)
 
 
 class Tickets:
@@ -44,12 +50,13 @@ class Tickets:
         now = self._clock()
         self._sweep(now)
         while len(self._tickets) >= self._limit:
-            oldest = next((key for key, ticket in self._tickets.items() if not ticket.open), None)
+            oldest = next((key for key, ticket in self._tickets.items() if ticket.close is None), None)
             del self._tickets[oldest if oldest is not None else next(iter(self._tickets))]
         text = secrets.token_urlsafe(32)
         self._tickets[_hash(text)] = Ticket(
             stream=canonical(target),
             principal=principal,
+            created=now,
             first_use_until=now + FIRST_USE_S * 1_000_000,
             until=now + LIFE_S * 1_000_000,
         )
@@ -59,14 +66,26 @@ class Tickets:
         """The ticket, if it is good for this stream now; raises TokenInvalid otherwise."""
         now = self._clock()
         ticket = self._tickets.get(_hash(text))
-        if (
-            ticket is None
-            or now >= ticket.until
-            or (not ticket.used and now >= ticket.first_use_until)
-            or ticket.stream != canonical(target)
-        ):
+        if ticket is None or not ticket.is_good(now) or ticket.stream != canonical(target):
             raise TokenInvalid("this ticket is not valid here")
         return ticket
+
+    def held_by(self, account: str | None) -> Iterator[Holding]:
+        """As `things.holdings.Holdings`."""
+        now = self._clock()
+        for key, ticket in tuple(self._tickets.items()):
+            if account in (None, ticket.principal.account) and ticket.is_good(now):
+                yield _holding(key, ticket)
+
+    def end(self, holding_id: str, *, of: str | None) -> Holding | None:
+        """Forget a ticket, and close the stream it opened."""
+        for key, ticket in self._tickets.items():
+            if _holding_id(key) == holding_id and of in (None, ticket.principal.account):
+                del self._tickets[key]
+                if ticket.close is not None:
+                    ticket.close("revoked")
+                return _holding(key, ticket)
+        return None
 
     def revoke(self, covers: Callable[[Principal], bool]) -> None:
         """Forget the tickets of logins that have ended."""
@@ -74,28 +93,39 @@ class Tickets:
             del self._tickets[key]
 
     @contextmanager
-    def opened(self, text: str | None) -> Iterator[None]:
-        """Hold the ticket's only connection for as long as the block runs; raises Conflict while another has it."""
+    def opened(self, text: str | None, close: Callable[[str], None]) -> Iterator[None]:
+        """Hold the ticket's only connection for as long as the block runs; `close` ends it. Raises Conflict while
+        another has it."""
         ticket = self._tickets.get(_hash(text)) if text is not None else None
         if ticket is None:
             yield
             return
-        if ticket.open:
+        if ticket.close is not None:
             raise Conflict("this ticket's stream is open elsewhere")
-        ticket.open = ticket.used = True
+        ticket.close, ticket.used = close, True
         try:
             yield
         finally:
-            ticket.open = False
+            ticket.close = None
 
     def _sweep(self, now: int) -> None:
-        dead = [
-            key
-            for key, ticket in self._tickets.items()
-            if now >= ticket.until or (not ticket.used and now >= ticket.first_use_until)
-        ]
-        for key in dead:
+        for key in [key for key, ticket in self._tickets.items() if not ticket.is_good(now)]:
             del self._tickets[key]
+
+
+def _holding(key: bytes, ticket: Ticket) -> Holding:
+    return Holding(
+        holding_id=_holding_id(key),
+        kind="ticket",
+        principal=ticket.principal,
+        label=ticket.stream,
+        created=ticket.created,
+        expires=ticket.until if ticket.used else ticket.first_use_until,
+    )
+
+
+def _holding_id(key: bytes) -> str:
+    return f"ticket-{key.hex()[:32]}"
 
 
 def canonical(target: str) -> str:

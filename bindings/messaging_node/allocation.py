@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from bindings.messaging_node.connectors import OK, Body
+from bindings.messaging_node.named import Owner
 from bindings.messaging_node.routes import Routes, are_one
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
@@ -15,7 +16,6 @@ from bindings.messaging_node.store import NodeStore
 from things.envelopes import Envelope, Unknown, domain_of, scheme_of, texts
 from things.errors import Invalid, QueueFull
 from things.messages import JSONValue
-from things.names import GUEST_PREFIX
 
 MAX_KEY_CHARS = 256
 
@@ -91,13 +91,14 @@ class Allocation:
             if domain_of(address) != self._settings.domain:
                 raise Invalid(f"{address[:80]!r} is not of the domain {self._settings.domain}")
             self._routes.check(address, caller)
-        account, names = caller.principal.account, self._routes.names
-        if account.startswith(GUEST_PREFIX):
+        principal, names = caller.principal, self._routes.names
+        if principal.is_guest:
             return  # a guest is another one next time
+        owner = Owner(principal.account, principal.account_id)
         # Taken before they are stored: nobody else may be given them meanwhile.
-        fresh = names.take(addresses, account, limit=self._settings.max_addresses)
+        fresh = names.take(addresses, owner, limit=self._settings.max_addresses)
         try:
-            await self._store.put_named(fresh, account)
+            await self._store.put_named(fresh, owner)
         except BaseException:
             names.give_back(fresh)
             raise

@@ -6,7 +6,6 @@ every message that brings one. Tokens are the node's business and go no further:
 
 from collections.abc import Awaitable, Callable
 
-from bindings.messaging_node.runtimes import is_guest
 from bindings.messaging_node.sessions import TOKEN_CHARS, NodeSession
 from runtime.ports import Sink
 from things.envelopes import Document, Envelope, read
@@ -36,7 +35,7 @@ class Credentials:
         body = envelope.body
         token = body.get("accessToken")
         principal = session.principal
-        if token is not None and not is_guest(principal):
+        if token is not None and not principal.is_guest:
             if not isinstance(token, str):
                 raise Invalid("`accessToken` is text")
             fresh = self._sink().authenticator.verify(token)
@@ -70,4 +69,4 @@ class Credentials:
 
 
 def _taken(session: NodeSession) -> tuple[str, ...]:
-    return _TAKEN_OF_GUESTS if is_guest(session.principal) else _TAKEN
+    return _TAKEN_OF_GUESTS if session.principal.is_guest else _TAKEN

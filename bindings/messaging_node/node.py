@@ -5,7 +5,7 @@ policies), and comes back to `relay`, which knows where it goes.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -37,6 +37,8 @@ from runtime.ports import Sink
 from things.addresses import TwinID
 from things.delivery import DeliveryStatus
 from things.errors import SkepError, Unavailable
+from things.holdings import Holding
+from things.identity import Principal
 from things.messages import JSONValue, Message
 from things.places import OwnOrigin, Urls
 from things.td import ThingDescription
@@ -145,7 +147,7 @@ class MessagingNode:
 
     async def _take_up(self) -> None:
         """Stand as the last run stood when it ended, however it did."""
-        self.routes.names.restore(await self._store.named())
+        self.routes.names.restore(await self._store.named(), self.sink.authenticator.identity_of)
         self.runtimes.restore(await self._store.sessions())
         own: Sequence[Connector] = (
             Allocation(self.settings, self.routes, self._store),
@@ -176,6 +178,7 @@ class MessagingNode:
             objects=self._mirror,
             ownership=ownership,
             sees=self._audience.sees,
+            standing=self.sink.authenticator.standing,
         )
         await registry.load(lambda session_id: self.runtimes.get(session_id) is not None)
         for session in self.runtimes.everyone():
@@ -205,6 +208,8 @@ class MessagingNode:
         await self.runtimes.collect()
         self._ticks += 1
         try:
+            if self._registry is not None:
+                await self._registry.settle()
             if self._registry is not None and self._ticks % _EXPIRE_TICKS == 0:
                 await self._registry.expire()
         except SkepError as error:
@@ -216,6 +221,22 @@ class MessagingNode:
             self.relay.pending.close()
             await self.journal.write()
             await self._store.close()
+
+    # ------------------------------------------------------------ what it keeps by credentials
+
+    def held_by(self, account: str | None) -> Iterable[Holding]:
+        """Registrations; as `things.holdings.Holdings`."""
+        return () if self._registry is None else self._registry.held_by(account)
+
+    async def end(self, holding_id: str, *, of: str | None) -> Holding | None:
+        """End a registration."""
+        return None if self._registry is None else await self._registry.end(holding_id, of=of)
+
+    def revoked(self, covers: Callable[[Principal], bool]) -> None:
+        """Credentials ended: sessions that nobody else knows of end too, and registrations are looked at again."""
+        self.runtimes.revoked(covers)
+        if self._registry is not None:
+            self._registry.is_settled = False
 
     # ------------------------------------------------------------ for people
 

@@ -11,7 +11,7 @@ from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from things.envelopes import domain_of, scheme_of
 from things.errors import Forbidden
-from things.names import GUEST_PREFIX
+from things.identity import Principal
 
 _USERS = frozenset({"user", "user-guid"})
 
@@ -36,19 +36,19 @@ class Ownership:
             if user is not None and user != caller.principal.account:
                 raise Forbidden(f"{term[:80]!r} is another account's")
 
-    def may_change(self, url: str, owner: str, caller: NodeSession) -> bool:
+    def may_change(self, url: str, owner: Principal, caller: NodeSession) -> bool:
         """Whether `caller` may change what `owner` registered: it is the same account, both are guests, or the address
         is the caller's by now."""
-        account = caller.principal.account
-        if owner == account or self._settings.compatible:
+        own = caller.principal
+        if self._settings.compatible or owner.is_same(own):
             return True
-        if owner.startswith(GUEST_PREFIX) and account.startswith(GUEST_PREFIX):
+        if owner.is_guest and own.is_guest:
             return True
-        return self._routes.is_held_by(url, account) is True
+        return self._routes.is_held_by(url, own) is True
 
-    def is_overtaken(self, url: str, owner: str) -> bool:
+    def is_overtaken(self, url: str, owner: Principal) -> bool:
         """Whether the address has come to belong to another account than the one that registered it."""
-        if self._settings.compatible or owner.startswith(GUEST_PREFIX):
+        if self._settings.compatible or owner.is_guest:
             return False
         return self._routes.is_held_by(url, owner) is False
 

@@ -5,37 +5,44 @@ known: 408 with the entry, 404 without. Things of the directory are found by the
 Changes of status go to whoever subscribed to `<url>/registration`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 from bindings.messaging_node.connectors import OK, Body
+from bindings.messaging_node.entries import (
+    OWN,
+    as_shown,
+    checked_status,
+    fits,
+    is_of_kind,
+    last_part,
+    resource_of,
+    session_of,
+    size_of,
+    terms_of,
+    told,
+)
 from bindings.messaging_node.ownership import Ownership
 from bindings.messaging_node.quota import Quota
+from bindings.messaging_node.registrants import OWNER, Entry, Registrants, Standing, signed
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.store import NodeStore
-from things.envelopes import MAX_ADDRESS_CHARS, Document, Envelope, Unknown, refusal, scheme_of
+from things.envelopes import MAX_ADDRESS_CHARS, Document, Envelope, Unknown
 from things.errors import Invalid, NotFound, QueueFull, TooLarge
+from things.holdings import Holding
 from things.identity import Principal
-from things.jsontext import encode
 from things.messages import JSONValue
 from things.times import rfc3339
 
-Entry = dict[str, Any]
-"""A registration: the members the client gave, and `status`, `startingTime`, `lastModified`, `expires`."""
-
 MAX_ENTRY_BYTES = 65_536
 PAGE = 1_000
+_AT_ONCE = 500
+"""Entries looked at before others have a turn."""
 
 UNKNOWN: Body = {"code": 404, "description": "Not Found"}
 """Clients compare it as a whole."""
-
-_HYPERTY_SCHEMES = frozenset({"user", "user-guid", "hyperty", "hyperty-runtime"})
-REGISTERED_BY = "registeredBy"
-"""The member that names the account which made an entry; the node writes it whenever an entry is told."""
-_OWN = ("_owner", "_until", "_session", "_thing", REGISTERED_BY)
-"""Members of an entry that are the node's own and never told."""
-
 
 Sees = Callable[[NodeSession, str, tuple[str, ...]], bool]
 """Whether a session may observe these properties of a Thing, or with none, any."""
@@ -70,11 +77,15 @@ class Registry:
         objects: Registered,
         ownership: Ownership,
         sees: Sees,
+        standing: Standing,
     ) -> None:
         self._settings = settings
         self._ownership = ownership
         self._sees = sees
         self._quota = Quota(settings)
+        self._registrants = Registrants(standing)
+        self.is_settled = False
+        """Cleared when credentials ended: entries that lived by them are to go."""
         self._store = store
         self._clock = clock
         self._tell = tell
@@ -127,6 +138,33 @@ class Registry:
             for url in dead:
                 self._unset(url)
 
+    async def settle(self) -> None:
+        """Drop what lived by credentials that have ended; some at a time, so that others have their turns."""
+        if self.is_settled:
+            return
+        self.is_settled = True
+        for number, url in enumerate(tuple(self._entries)):
+            entry = self._entries.get(url)
+            if entry is not None and not self._registrants.stands(url):
+                await self._drop(entry)
+            elif number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def held_by(self, account: str | None) -> Iterable[Holding]:
+        """As `things.holdings.Holdings`."""
+        for url, entry in tuple(self._entries.items()):
+            if account in (None, entry[OWNER]) and self._registrants.stands(url):
+                yield self._registrants.holding(entry)
+
+    async def end(self, holding_id: str, *, of: str | None) -> Holding | None:
+        """Drop one entry, if it is there and, with `of`, that account's."""
+        entry = self._standing(holding_id)
+        if entry is None or of not in (None, entry[OWNER]):
+            return None
+        holding = self._registrants.holding(entry)
+        await self._drop(entry)
+        return holding
+
     def of_session(self, session_id: str) -> Sequence[Entry]:
         """What a session registered, and is live."""
         entries = (self._entries[url] for url in self._by_session.get(session_id, ()))
@@ -141,7 +179,7 @@ class Registry:
         url = value.get("url")
         if not isinstance(url, str) or not 0 < len(url) <= MAX_ADDRESS_CHARS:
             raise Invalid("`value.url` names what is registered")
-        standing = self._entries.get(url)
+        standing = self._standing(url)
         self._check_owner(url, standing, caller)
         self._ownership.check(url, terms_of({**value, "url": url}), caller)
         if standing is None and len(self._entries) >= self._settings.max_registrations:
@@ -151,43 +189,43 @@ class Registry:
         expires = self._life(value.get("expires"))
         entry: Entry = {
             **value,
-            "status": _status(value.get("status", "live")),
+            "status": checked_status(value.get("status", "live")),
             "expires": expires,
             "startingTime": standing["startingTime"] if standing else rfc3339(now),
             "lastModified": rfc3339(now),
-            "_owner": caller.principal.account,
+            **signed(caller.principal),
             "_until": now + expires * 1_000_000,
-            "_session": _session_of(caller),
+            "_session": session_of(caller),
             "_thing": self._objects.thing(url, caller),
         }
         await self._keep(entry)
         if standing is not None and standing["status"] != entry["status"]:
             await self._push(entry)
-        await self._objects.registered(_shown(entry), caller)
+        await self._objects.registered(as_shown(entry), caller)
         return OK
 
     async def _update(self, envelope: Envelope, caller: NodeSession) -> Body:
         body = envelope.body
-        entry = self._mine(_resource(body), caller)
+        entry = self._mine(resource_of(body), caller)
         now = self._clock()
         changed: Entry = {
             **entry,
             "lastModified": rfc3339(now),
-            "_owner": caller.principal.account,
-            "_session": _session_of(caller),
+            **signed(caller.principal),
+            "_session": session_of(caller),
             "_thing": self._objects.thing(entry["url"], caller),
         }
         value = body.get("value")
         attribute = body.get("attribute")
         if attribute == "status":
-            changed["status"] = _status(value)
+            changed["status"] = checked_status(value)
         elif attribute is not None:
-            if not isinstance(attribute, str) or not attribute or attribute == "url" or attribute in _OWN:
+            if not isinstance(attribute, str) or not attribute or attribute == "url" or attribute in OWN:
                 raise Invalid("`attribute` names a member of the registration other than its url")
             changed[attribute] = value
         elif isinstance(value, dict):
-            changed |= {name: member for name, member in value.items() if name != "url" and name not in _OWN}
-            changed["status"] = _status(changed["status"])
+            changed |= {name: member for name, member in value.items() if name != "url" and name not in OWN}
+            changed["status"] = checked_status(changed["status"])
         elif value is None and entry["status"] != "live":
             changed["status"] = "live"  # kept alive
         self._ownership.check(changed["url"], terms_of(changed), caller)
@@ -203,17 +241,15 @@ class Registry:
         url = value.get("url") if isinstance(value, dict) else envelope.body.get("resource")
         if not isinstance(url, str):
             raise Invalid("name what goes in `value.url` or `resource`")
-        entry = self._entries.get(url)
+        entry = self._standing(url)
         if entry is not None:
             self._check_owner(url, entry, caller)
-            await self._store.drop_registrations([url])
-            self._unset(url)
-            await self._push({**entry, "status": "disconnected"})
+            await self._drop(entry)
             await self._objects.unregistered(url, caller)
         return OK
 
     def _mine(self, resource: str, caller: NodeSession) -> Entry:
-        entry = self._entries.get(resource) or self._entries.get(_last_part(resource))
+        entry = self._standing(resource) or self._standing(last_part(resource))
         if entry is None:
             raise NotFound("Not Found")
         self._check_owner(str(entry["url"]), entry, caller)
@@ -221,7 +257,7 @@ class Registry:
 
     def _check_owner(self, url: str, standing: Entry | None, caller: NodeSession) -> None:
         """Another account's entry is not there to change; guests are one another's."""
-        if standing is not None and not self._ownership.may_change(url, standing["_owner"], caller):
+        if standing is not None and not self._ownership.may_change(url, self._registrants.of(url), caller):
             raise NotFound("Not Found")
 
     def _life(self, expires: JSONValue) -> int:
@@ -231,7 +267,7 @@ class Registry:
         return max(1, int(min(expires, most)))
 
     async def _keep(self, entry: Entry) -> None:
-        size = len(encode(entry))
+        size = size_of(entry)
         if size > MAX_ENTRY_BYTES:
             raise Invalid(f"a registration is at most {MAX_ENTRY_BYTES} bytes")
         url = entry["url"]
@@ -252,7 +288,8 @@ class Registry:
         url = entry["url"]
         self._unset(url)
         self._entries[url] = entry
-        self._quota.put(url, entry["_owner"], len(encode(entry)) if size is None else size)
+        self._registrants.put(entry)
+        self._quota.put(url, entry["_owner"], size_of(entry) if size is None else size)
         for term in terms_of(entry):
             self._by_term.setdefault(term, {})[url] = None
         if entry["_session"]:
@@ -263,12 +300,23 @@ class Registry:
         if entry is None:
             return
         self._quota.drop(url)
+        self._registrants.drop(url)
         for index, keys in ((self._by_term, terms_of(entry)), (self._by_session, [entry["_session"]])):
             for key in keys:
                 urls = index.get(key, {})
                 urls.pop(url, None)
                 if not urls:
                     index.pop(key, None)
+
+    def _standing(self, url: str) -> Entry | None:
+        """The entry of an address, unless what it lived by has ended."""
+        entry = self._entries.get(url)
+        return entry if entry is not None and self._registrants.stands(url) else None
+
+    async def _drop(self, entry: Entry) -> None:
+        await self._store.drop_registrations([entry["url"]])
+        self._unset(entry["url"])
+        await self._push({**entry, "status": "disconnected"})
 
     async def _disconnect(self, entries: Sequence[Entry]) -> None:
         changed = {
@@ -300,21 +348,21 @@ class Registry:
 
     async def _read(self, envelope: Envelope, caller: NodeSession) -> Body:
         body = envelope.body
-        resource = _resource(body)
+        resource = resource_of(body)
         criteria = body.get("criteria")
         wanted = criteria if isinstance(criteria, dict) else {}
         if resource.startswith("thing://"):
             thing = await self._things.registration(resource, caller.principal)
             if thing is None:
                 return UNKNOWN
-            return _told({resource: thing}, one=resource)
+            return told({resource: thing}, one=resource)
         entry = self._entries.get(resource)
         if entry is not None and self._is_shown(entry, caller):
-            return _told({resource: self._now(entry, caller)}, one=resource)
+            return told({resource: self._now(entry, caller)}, one=resource)
         found: dict[str, Entry] = {}
         size = 0
-        for entry in map(self._entries.__getitem__, self._by_term.get(_last_part(resource), ())):
-            if not (_is_of_kind(entry, resource) and _fits(entry, wanted) and self._is_shown(entry, caller)):
+        for entry in map(self._entries.__getitem__, self._by_term.get(last_part(resource), ())):
+            if not (is_of_kind(entry, resource) and fits(entry, wanted) and self._is_shown(entry, caller)):
                 continue
             size += self._quota.size(entry["url"])
             if size > self._settings.max_answer_bytes:
@@ -322,7 +370,7 @@ class Registry:
             found[str(entry["url"])] = self._now(entry, caller)
             if len(found) >= PAGE:
                 break
-        return _told(found) if found else UNKNOWN
+        return told(found) if found else UNKNOWN
 
     def thing_of(self, url: str) -> str | None:
         """The Thing that a registered object is; None if it is none."""
@@ -333,99 +381,17 @@ class Registry:
     def _is_shown(self, entry: Entry, caller: NodeSession) -> bool:
         """Not what somebody registered before the address became another account's, and no object that is a Thing
         which the caller may not observe."""
-        if self._ownership.is_overtaken(entry["url"], entry["_owner"]):
+        url = entry["url"]
+        if not self._registrants.stands(url) or self._ownership.is_overtaken(url, self._registrants.of(url)):
             return False
         thing = entry.get("_thing")
         return thing is None or self._sees(caller, thing, ())
 
     def _now(self, entry: Entry, caller: NodeSession) -> Entry:
-        shown = _shown(entry)
+        shown = as_shown(entry)
         thing, data = entry.get("_thing"), entry.get("data")
         if thing is not None and isinstance(data, dict):
             shown["data"] = {name: value for name, value in data.items() if self._sees(caller, thing, (name,))}
         if entry["_until"] <= self._clock() and shown["status"] == "live":
             shown["status"] = "disconnected"
         return shown
-
-
-def _told(found: Mapping[str, Entry], one: str | None = None) -> Body:
-    """Live entries if there are any; else what is known, as temporarily unavailable."""
-    live = {url: entry for url, entry in found.items() if entry["status"] in ("live", "created")}
-    if one is not None:
-        entry = found[one]
-        return {"code": 200, "value": entry} if live else {**refusal(408, "Temporarily Unavailable"), "value": entry}
-    if live:
-        return {"code": 200, "value": dict(live)}
-    return {**refusal(408, "Temporarily Unavailable"), "value": dict(found)}
-
-
-def _session_of(caller: NodeSession) -> str:
-    """The session an entry lives with; what came by a single exchange lives for itself."""
-    return caller.session_id if caller.is_kept else ""
-
-
-def _shown(entry: Entry) -> Entry:
-    shown = {name: member for name, member in entry.items() if name not in _OWN}
-    shown[REGISTERED_BY] = entry["_owner"]
-    return shown
-
-
-def _status(value: JSONValue) -> str:
-    status = str(value).lower()
-    if status == "connected":
-        return "live"  # an earlier word for it
-    if status not in ("created", "live", "disconnected", "dead"):
-        raise Invalid("`status` is created, live, disconnected or dead")
-    return status
-
-
-def _resource(body: Mapping[str, JSONValue]) -> str:
-    resource = body.get("resource")
-    if not isinstance(resource, str) or not 0 < len(resource) <= MAX_ADDRESS_CHARS:
-        raise Invalid("`resource` says what is looked for")
-    return resource
-
-
-def _last_part(resource: str) -> str:
-    """`/hyperty/user/<value>`, `/<type>/<value>` → value; anything else is its own."""
-    if not resource.startswith("/"):
-        return resource
-    steps = resource.split("/", 3)
-    if len(steps) == 4 and steps[2] in ("user", "url", "name", "reporter", "guid", "idp-identifier", "userprofile"):
-        return steps[3]
-    return resource.split("/", 2)[2] if len(steps) > 2 else resource
-
-
-def terms_of(entry: Mapping[str, Any]) -> set[str]:
-    """Everything an entry is found by."""
-    identity = entry.get("identity")
-    known = identity if isinstance(identity, dict) else {}
-    user = entry.get("user")
-    found = [
-        *(entry.get(name) for name in ("url", "user", "guid", "name", "reporter")),
-        known.get("email"),
-        known.get("username"),
-        user.rpartition("/")[2] if isinstance(user, str) and user.startswith("user://") else None,
-    ]
-    return {term for term in found if isinstance(term, str) and term}
-
-
-def _is_of_kind(entry: Entry, resource: str) -> bool:
-    is_hyperty = scheme_of(str(entry["url"])) in _HYPERTY_SCHEMES
-    return not resource.startswith("/dataobject/" if is_hyperty else "/hyperty/")
-
-
-def _fits(entry: Entry, criteria: Mapping[str, JSONValue]) -> bool:
-    for name in ("resources", "dataSchemes"):
-        wanted = criteria.get(name)
-        if wanted is None:
-            continue
-        has = entry.get(name)
-        listed = wanted if isinstance(wanted, list) else [wanted]
-        if not isinstance(has, list) or not all(one in has for one in listed):
-            return False
-    scheme = criteria.get("scheme")
-    if isinstance(scheme, str) and scheme_of(str(entry["url"])) != scheme:
-        return False
-    reporter = criteria.get("reporter")
-    return reporter is None or entry.get("reporter") == reporter

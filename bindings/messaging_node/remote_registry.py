@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from bindings.messaging_node.connectors import OK, Body
+from bindings.messaging_node.entries import REGISTERED_BY, terms_of
 from bindings.messaging_node.http_client import exchange
 from bindings.messaging_node.ownership import Ownership
-from bindings.messaging_node.registry import REGISTERED_BY, Registered, terms_of
+from bindings.messaging_node.registry import Registered
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from things.envelopes import Envelope, Unknown, refusal, scheme_of

@@ -4,10 +4,10 @@ All matching is exact. An address belongs to the account that first held it or o
 holds it or the account has named it; in the compatibility profile it belongs to nobody.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from bindings.messaging_node.journal import Journal
+from bindings.messaging_node.named import Names, Owner
 from bindings.messaging_node.sessions import NodeSession
 from bindings.messaging_node.settings import NodeSettings
 from things.bus import Bus
@@ -42,38 +42,6 @@ def object_of(address: str) -> str:
     return address
 
 
-class Names:
-    """Addresses that accounts asked for by name; these outlive sessions and restarts."""
-
-    def __init__(self) -> None:
-        self._owners: dict[str, str] = {}
-        self._count: Counter[str] = Counter()
-
-    def restore(self, owners: Mapping[str, str]) -> None:
-        self._owners.update(owners)
-        self._count.update(owners.values())
-
-    def owner(self, address: str) -> str | None:
-        return self._owners.get(address)
-
-    def take(self, addresses: Sequence[str], account: str, *, limit: int) -> list[str]:
-        """Give an account those it has not yet; which they are. Raises QueueFull over its bound."""
-        fresh = [address for address in dict.fromkeys(addresses) if address not in self._owners]
-        if self._count[account] + len(fresh) > limit:
-            raise QueueFull(f"account {account!r}", limit, "named addresses")
-        self._owners.update(dict.fromkeys(fresh, account))
-        self._count[account] += len(fresh)
-        return fresh
-
-    def give_back(self, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            account = self._owners.pop(address, None)
-            if account is not None:
-                self._count[account] -= 1
-                if not self._count[account]:
-                    del self._count[account]
-
-
 class Routes:
     """The node's table; changed by allocation, subscription and sessions only, and noted in the journal."""
 
@@ -96,16 +64,16 @@ class Routes:
         if scheme_of(address) in RESERVED:
             return False
         found = self._held(address)
-        if isinstance(found, str):
-            return found == session.principal.account
+        if isinstance(found, Owner):
+            return found.is_of(session.principal)
         return not found or any(are_one(holder, session) for holder in found)
 
-    def is_held_by(self, address: str, account: str) -> bool | None:
+    def is_held_by(self, address: str, principal: Principal) -> bool | None:
         """Whether it is this account that an address belongs to; None while it is nobody's."""
         found = self._held(address)
-        if isinstance(found, str):
-            return found == account
-        return any(holder.principal.account == account for holder in found) if found else None
+        if isinstance(found, Owner):
+            return found.is_of(principal)
+        return any(holder.principal.is_same(principal) for holder in found) if found else None
 
     def settle(self, address: str, session: NodeSession) -> None:
         """Route a runtime's own address to its new session; runtimes of one account share theirs, and so do guests.
@@ -225,7 +193,7 @@ class Routes:
 
     # ------------------------------------------------------------
 
-    def _held(self, address: str) -> str | tuple[NodeSession, ...]:
+    def _held(self, address: str) -> Owner | tuple[NodeSession, ...]:
         """Whose an address is, or the nearest above it that is anybody's: the account that named it, or the sessions
         that hold it; none if it is nobody's."""
         for one in _lineage(address):
@@ -284,7 +252,7 @@ class Routes:
 
 def are_one(session: NodeSession, other: NodeSession) -> bool:
     """Whether two sessions share what they have: those of one account, and guests of one runtime."""
-    if session.principal.account == other.principal.account:
+    if session.principal.is_same(other.principal):
         return True
     return session.runtime_url == other.runtime_url and _are_alike(session.principal, other.principal)
 
@@ -301,4 +269,4 @@ def _lineage(address: str) -> Iterator[str]:
 
 
 def _are_alike(one: Principal, other: Principal) -> bool:
-    return one.account == other.account or (one.role == other.role == "guest")
+    return one.is_same(other) or (one.role == other.role == "guest")

@@ -29,11 +29,6 @@ GUEST_ROLE = "guest"
 _GUESTS_COUNT_AS = 10
 
 
-def is_guest(principal: Principal) -> bool:
-    """Whether a runtime was admitted without an account."""
-    return principal.role == GUEST_ROLE
-
-
 class Runtimes:
     """The register of sessions. `ended` is told of each that ends, `undelivered` of each message it never got."""
 
@@ -108,7 +103,7 @@ class Runtimes:
         lost = [
             one
             for one in self._routes.holders.at(runtime_url)
-            if one.principal.account == principal.account and one.runtime_url == runtime_url
+            if one.principal.is_same(principal) and one.runtime_url == runtime_url
         ]
         lost = [one for one in lost if one.away_until is not None and one.token_hash is not None]
         if not lost:
@@ -133,11 +128,11 @@ class Runtimes:
         session = self.at(session_address)
         if session is None or session.is_ended:
             raise Unauthenticated("there is no such session; open a new one")
-        if is_guest(session.principal):
+        if session.principal.is_guest:
             if not is_local:
                 raise Unauthenticated("without an account, only runtimes on this machine are admitted")
             principal = session.principal
-        elif principal is None or principal.account != session.principal.account:
+        elif principal is None or not principal.is_same(session.principal):
             raise Unauthenticated("this session is somebody else's")
         session.principal = principal
         self._register(session)
@@ -150,7 +145,7 @@ class Runtimes:
         """The session without a token that a runtime of this account lost its connection to; None if there is none."""
         for session in self._routes.holders.at(runtime_url):
             known = session.principal
-            is_same = known.account == principal.account or (is_guest(known) and is_guest(principal))
+            is_same = known.is_same(principal) or (known.is_guest and principal.is_guest)
             if session.token_hash is None and session.away_until is not None and is_same:
                 self._register(session)
                 return session
@@ -170,7 +165,7 @@ class Runtimes:
         for one in kept:
             row = one.row
             principal: Principal | None = row.principal
-            if not is_guest(row.principal):
+            if not row.principal.is_guest:
                 principal = self._sink().authenticator.standing(row.principal)
             until = self._until() if row.until is None else row.until
             session = self._made(principal or row.principal, row.runtime_url, row.token_hash, row.session_id)
@@ -217,6 +212,12 @@ class Runtimes:
         for session in [one for one in self._sessions.values() if one.away_until is not None]:
             if session.away_until is not None and session.away_until <= now:
                 await self.end(session, "stale")
+
+    def revoked(self, covers: Callable[[Principal], bool]) -> None:
+        """End those that wait for their clients without being known to the runtime, which ends the others."""
+        for session in [one for one in self._sessions.values() if not one.is_registered and covers(one.principal)]:
+            self._cut(session, "revoked")
+            self._cut_off.append(session)
 
     def shut_down(self) -> None:
         """The runtime stops; sessions stay in the file."""
@@ -302,7 +303,7 @@ class Runtimes:
             self._sink().sessions.away(session)
         waiting = self._away.setdefault(_waits_as(session), {})
         waiting[session] = None
-        most = self._settings.max_away_of_account * (_GUESTS_COUNT_AS if is_guest(session.principal) else 1)
+        most = self._settings.max_away_of_account * (_GUESTS_COUNT_AS if session.principal.is_guest else 1)
         if len(waiting) > most:
             oldest = next(iter(waiting))
             self._cut(oldest, "too-many-away")
@@ -319,4 +320,4 @@ class Runtimes:
 
 
 def _waits_as(session: NodeSession) -> str:
-    return GUEST_ROLE if is_guest(session.principal) else f"account {session.principal.account}"
+    return GUEST_ROLE if session.principal.is_guest else f"account {session.principal.account}"

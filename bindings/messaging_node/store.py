@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from anyio import CancelScope, CapacityLimiter, to_thread
 from pydantic_core import from_json, to_json
 
+from bindings.messaging_node.named import Owner
 from things.errors import NewerSchema, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType, Principal
 
@@ -74,13 +75,18 @@ def _sessions_by_address(connection: sqlite3.Connection) -> None:
     )
 
 
+def _owners_by_id(connection: sqlite3.Connection) -> None:
+    """Accounts of one name told apart; those that named addresses before are the ones of the name."""
+    connection.execute("ALTER TABLE addresses ADD COLUMN account_id TEXT")
+
+
 _DROPPED = (
     "DELETE FROM sessions WHERE session = ?",
     "DELETE FROM held WHERE session = ?",
     "DELETE FROM heard WHERE session = ?",
 )
 
-_MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first_schema, _sessions_by_address)
+_MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first_schema, _sessions_by_address, _owners_by_id)
 SCHEMA = len(_MIGRATIONS)
 
 
@@ -127,13 +133,14 @@ class NodeStore:
 
     # ------------------------------------------------------------ named addresses
 
-    async def named(self) -> dict[str, str]:
-        """Accounts by the addresses they named."""
-        return dict(await self._read("SELECT address, account FROM addresses"))
+    async def named(self) -> dict[str, Owner]:
+        """Owners by the addresses they named."""
+        rows = await self._read("SELECT address, account, account_id FROM addresses")
+        return {address: Owner(account, account_id) for address, account, account_id in rows}
 
-    async def put_named(self, addresses: Iterable[str], account: str) -> None:
-        put = "INSERT OR REPLACE INTO addresses VALUES (?, ?)"
-        await self.write([(put, (address, account)) for address in addresses])
+    async def put_named(self, addresses: Iterable[str], owner: Owner) -> None:
+        put = "INSERT OR REPLACE INTO addresses (address, account, account_id) VALUES (?, ?, ?)"
+        await self.write([(put, (address, *owner)) for address in addresses])
 
     async def drop_named(self, addresses: Iterable[str]) -> None:
         await self.write([("DELETE FROM addresses WHERE address = ?", (address,)) for address in addresses])

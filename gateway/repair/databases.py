@@ -60,8 +60,8 @@ def load(path: Path) -> None:
     """Read a store as a start does, which brings its schema up to date first. Raises what is wrong with it."""
     if path.name == ACCOUNTS:
         with closing(AccountStore(path.parent, now=wall_clock())) as store:
-            for read in (store.accounts, store.logins, store.long_tokens, store.certificates):
-                read()
+            store.accounts()
+            store.credentials()
     else:
         anyio.run(_load_twin, path)
 
@@ -110,10 +110,12 @@ def made_again(path: Path, log: Path, scratch: Path, *, least_revision: int) -> 
 
 
 def _complete_accounts(connection: sqlite3.Connection, found: Salvaged, least_revision: int) -> None:
-    for table in ("logins", "long_tokens", "certificates"):
-        gone = connection.execute(f"DELETE FROM {table} WHERE account NOT IN (SELECT name FROM accounts)").rowcount
-        found.refused[table] += gone
-        found.rows[table] -= gone
+    # Those of accounts that were removed are there as ended.
+    gone = connection.execute(
+        "DELETE FROM credentials WHERE ended IS NULL AND account_id NOT IN (SELECT account_id FROM accounts)"
+    ).rowcount
+    found.refused["credentials"] += gone
+    found.rows["credentials"] -= gone
     (counted,) = connection.execute("SELECT max(number) FROM revisions").fetchone()
     connection.execute("DELETE FROM revisions")
     connection.execute("INSERT INTO revisions (number) VALUES (?)", (max(counted or 0, least_revision) + 1,))

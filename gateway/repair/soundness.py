@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from pydantic_core import from_json
 
+from authn.credentials import CredentialKind
 from gateway.repair.pages import Field
 from things.addresses import Kind
 from things.delivery import Reason, State
@@ -15,6 +16,7 @@ from things.messages import Operation
 
 _WORDS: Mapping[tuple[str, str], Collection[str]] = {
     ("accounts", "type"): {str(one) for one in AccountType},
+    ("credentials", "kind"): {str(one) for one in CredentialKind},
     ("keys", "kind"): {str(one) for one in Kind},
     ("latest", "kind"): {str(one) for one in Kind},
     ("requests", "operation"): {str(one) for one in Operation},

@@ -24,6 +24,10 @@ class Authenticator(Protocol):
         """By a TLS client certificate that the local CA signed and that is in time."""
         ...
 
+    def identity_of(self, account: str) -> str | None:
+        """The id of the account that has a name now; None if nobody has it."""
+        ...
+
     def standing(self, principal: Principal, *, after_logout: bool = False) -> Principal | None:
         """Who came with this principal as its account stands now, however long ago that was; None if its account,
         login or token is gone. For what outlives a connection, a restart included. With `after_logout` the login may

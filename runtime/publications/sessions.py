@@ -53,6 +53,8 @@ class Live:
 
     session: Session
     principal: Principal
+    since: int
+    """When it was opened (µs UTC)."""
     takes_requests: bool = False
     speaks_for: dict[str, None] | None = None
     """Single Things it takes requests for; made for the first, since few sessions speak for any."""
@@ -105,6 +107,7 @@ class LiveSessions:
     """Runs a coroutine in the runtime's task group."""
     metrics: Metrics
     rows: MissedRows
+    clock: Callable[[], int]
     max_per_account: int = 100
     max_subscriptions: int = 1_000
     watch: Watch | None = None
@@ -129,7 +132,7 @@ class LiveSessions:
         if standing is not None:
             self._is_back(standing)
             return
-        live = Live(session, session.principal)
+        live = Live(session, session.principal, self.clock())
         self._live[session] = mine[session] = live
         self.metrics.sessions[session.binding] += 1
 
@@ -185,6 +188,11 @@ class LiveSessions:
         """The principal a live session now has; None once it is closed."""
         live = self._live.get(session)
         return live.principal if live else None
+
+    def since(self, session: Session) -> int | None:
+        """When a live session was opened (µs UTC)."""
+        live = self._live.get(session)
+        return None if live is None else live.since
 
     # ------------------------------------------------------------ publications
 

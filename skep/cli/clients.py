@@ -125,6 +125,49 @@ def enable(access: Access, name: str) -> None:
     _done(access, call(access, "enableClient", {"clientID": name}), f"{name} is enabled")
 
 
+@client.command()
+@click.argument("name")
+@click.option("--ended", is_flag=True, help="Also those that were revoked or replaced.")
+@click.option("--id", "is_id", is_flag=True, help="NAME is the id of an account that may have been removed.")
+@access_options
+def credentials(access: Access, name: str, ended: bool, is_id: bool) -> None:
+    """List what proves an account, and the sessions, registrations and tickets that live by it."""
+    found = call(access, "listCredentials", {"accountID" if is_id else "clientID": name, "ended": ended or is_id})
+    if access.json:
+        print_json(items_of(found))
+        return
+    print_table(
+        ("credential", "kind", "label", "from", "made", "last used", "expires", "ended"),
+        (
+            (
+                item.get("credentialID"),
+                item.get("kind"),
+                item.get("label"),
+                item.get("parent"),
+                *(short_time(item.get(time)) for time in ("created", "lastUsed", "expires", "ended")),
+            )
+            for item in items_of(found)
+        ),
+        empty=f"{name} has no credential",
+    )
+
+
+@client.command()
+@click.argument("credential")
+@access_options
+def revoke(access: Access, credential: str) -> None:
+    """End one credential and all that came of it; connections by it are closed."""
+    _done(access, call(access, "revokeCredential", {"credentialID": credential}), f"revoked {credential}")
+
+
+@client.command("revoke-all")
+@click.argument("name")
+@access_options
+def revoke_all(access: Access, name: str) -> None:
+    """End everything that an account has, its password too; the account stays, and needs a new credential."""
+    _done(access, call(access, "revokeCredentials", {"clientID": name}), f"revoked everything of {name}")
+
+
 def _done(access: Access, answer: JsonValue, sentence: str) -> None:
     if access.json:
         print_json(answer)

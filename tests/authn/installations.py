@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from authn.authenticator import LocalAuthenticator, OpenLogin
+from authn.authenticator import LocalAuthenticator
+from authn.logins import OpenLogin
 from authn.throttle import LoginBudgets
 from things.identity import AccountType, Role
 

@@ -10,14 +10,24 @@ import pytest
 
 import authn.accounts
 import authn.migrations
-from authn.accounts import Account, AccountStore, LongToken
+from authn.accounts import Account, AccountStore
 from authn.authenticator import LocalAuthenticator
+from authn.credentials import Credential, CredentialKind
+from authn.migrations import CREDENTIALS
 from tests.authn.installations import GOOD, HOST, Clock, claimed, consumer, installation
 from things.errors import Conflict, NewerSchema, StorageDamaged, StorageFull, TokenInvalid
 from things.identity import AccountType
 
-PUMP = Account(name="pump", type=AccountType.AGENT, role="agent", created=1, updated=1)
-TOKEN = LongToken(token_id="t1", account="pump", label="first", token_hash="h", created=1)
+PUMP = Account(account_id="1-", name="pump", type=AccountType.AGENT, role="agent", created=1, updated=1)
+TOKEN = Credential(
+    credential_id="t1",
+    kind=CredentialKind.TOKEN,
+    account_id="1-",
+    account="pump",
+    label="first",
+    proof="h",
+    created=1,
+)
 
 
 def opened(home: Path) -> AccountStore:
@@ -31,11 +41,11 @@ def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
 
     store = opened(tmp_path)
 
-    assert (store.accounts(), store.long_tokens()) == ([PUMP], [TOKEN])
+    assert (store.accounts(), store.credentials()) == ([PUMP], [TOKEN])
     with pytest.raises(Conflict):
         store.add(PUMP)
-    store.remove_account("pump")
-    assert (store.accounts(), store.long_tokens()) == ([], [])
+    store.remove_account("pump", without=["t1"])
+    assert (store.accounts(), store.credentials()) == ([], [])
     store.close()
 
 
@@ -80,12 +90,50 @@ def test_each_older_schema_is_brought_up_to_date_with_its_rows(
     store = opened(tmp_path)
 
     (account,) = store.accounts()
-    assert account == replace(PUMP, account_id="1-", password_hash="h", password_id="first")
-    assert (store.long_tokens(), store.device_requests()) == ([TOKEN], [])
+    assert account == PUMP
+    password = replace(TOKEN, credential_id="first-1-", kind=CredentialKind.PASSWORD, label="", proof="h")
+    assert sorted(store.credentials(), key=lambda one: one.credential_id) == [password, TOKEN]
+    assert store.device_requests() == []
     store.close()
     with sqlite3.connect(tmp_path / f"accounts.db.before-{done + 1}") as copy:
         assert copy.execute("SELECT name FROM accounts").fetchall() == [("pump",)]
     copy.close()
+
+
+def test_all_that_proved_an_account_is_taken_into_the_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = authn.migrations.STEPS
+    monkeypatch.setattr(authn.migrations, "STEPS", steps[: [name for name, _ in steps].index(CREDENTIALS)])
+    engine = authn.accounts._engine(tmp_path / "accounts.db", None)
+    authn.migrations.migrate(engine, now=1, file=tmp_path / "accounts.db")
+    engine.dispose()
+    with sqlite3.connect(tmp_path / "accounts.db") as connection:
+        for statement in (
+            "INSERT INTO accounts VALUES ('pump', 'agent', 'agent', '', 'hash', 'PEM', 0, 1, 1, '1-', 'first')",
+            "INSERT INTO accounts VALUES ('vera', 'consumer', 'viewer', '', 'other', NULL, 0, 2, 2, '2-x', 'p2')",
+            "INSERT INTO logins VALUES ('l1', 'pump', 'r1', 3, 4, 5, '::1', 'first')",
+            "INSERT INTO logins VALUES ('l2', 'vera', 'r2', 3, 4, 5, NULL, 'p2')",
+            "INSERT INTO long_tokens VALUES ('t1', 'pump', 'provisioned', 't', 3, NULL)",
+            "INSERT INTO certificates VALUES ('1f', 'pump', 3, 9, 4, 6)",
+        ):
+            connection.execute(statement)
+    connection.close()
+    monkeypatch.setattr(authn.migrations, "STEPS", steps)
+
+    store = opened(tmp_path)
+
+    found = {one.credential_id: one for one in store.credentials()}
+    told = {id_: (str(one.kind), one.account_id, one.parent, one.proof) for id_, one in found.items()}
+    assert told == {
+        "first-1-": ("password", "1-", None, "hash"),
+        "key-1-": ("key", "1-", None, "PEM"),
+        "l1": ("login", "1-", "first-1-", "r1"),
+        "t1": ("token", "1-", "key-1-", "t"),
+        "1f": ("certificate", "1-", None, None),
+        "p2": ("password", "2-x", None, "other"),
+        "l2": ("login", "2-x", "p2", "r2"),
+    }
+    assert (found["1f"].ended, found["1f"].used, found["l1"].used, found["l1"].source) == (6, 4, 4, "::1")
+    store.close()
 
 
 def test_a_store_that_holds_fewer_changes_than_it_did_is_refused(tmp_path: Path) -> None:
@@ -194,7 +242,7 @@ async def test_a_full_disk_lets_people_log_in_and_be_locked_out(tmp_path: Path) 
 
         opened = [await authenticator.open_login("root", GOOD, source=HOST) for _ in range(40)]
         assert [authenticator.verify(login.access_token).account for login in opened] == ["root"] * 40
-        assert len(authenticator._store.logins()) < len(authenticator.register.logins)
+        assert len(authenticator._store.credentials()) < len(authenticator.register.credentials)
         with contextlib.suppress(StorageFull):
             await authenticator.administration.disable("vera", by="root")
         with pytest.raises(TokenInvalid):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from authn.accounts import Certificate
 from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates
+from authn.credentials import Credential, CredentialKind
 from tests.authn.installations import Clock, agent_token, claimed, consumer, installation
 from things.errors import Invalid, NotFound, Unauthenticated
 from things.identity import Role, ShownCertificate, shown_certificate
@@ -72,7 +72,7 @@ async def test_an_issued_certificate_is_listed_with_its_use_and_ends_alone(
     clock.pass_s(60)
     principal = await authenticator.by_certificate(first)
     assert (principal.account, principal.expires) == ("pump", first.not_after)
-    used = {one.serial: one.last_used for one in authenticator.certificates.of("pump")}
+    used = {one.credential_id: one.used for one in authenticator.certificates.of("pump")}
     assert used == {first.serial: clock(), second.serial: None}
 
     await authenticator.certificates.revoke(first.serial, by="root")
@@ -81,7 +81,7 @@ async def test_an_issued_certificate_is_listed_with_its_use_and_ends_alone(
         await authenticator.by_certificate(first)
     assert authenticator.standing(principal) is None
     assert (await authenticator.by_certificate(second)).account == "pump"
-    assert [one.serial for one in authenticator.certificates.of(None)] == [second.serial]
+    assert [one.credential_id for one in authenticator.certificates.of(None)] == [second.serial]
     for serial in (first.serial, "1f"):
         with pytest.raises(NotFound):
             await authenticator.certificates.revoke(serial, by="root")
@@ -150,12 +150,14 @@ async def test_a_certificate_of_before_the_list_is_taken_for_the_account_it_was_
         principal = await authenticator.by_certificate(kept)
         assert principal.account == "kept"
         (recorded,) = authenticator.certificates.of("kept")
-        assert recorded == Certificate(
-            serial=kept.serial,
+        assert recorded == Credential(
+            credential_id=kept.serial,
+            kind=CredentialKind.CERTIFICATE,
+            account_id=authenticator.register.account("kept").account_id,
             account="kept",
             created=kept.not_before + int(DAY_S * 1_000_000),
             expires=kept.not_after,
-            last_used=clock(),
+            used=clock(),
         )
         with pytest.raises(Unauthenticated):
             await authenticator.by_certificate(remade)

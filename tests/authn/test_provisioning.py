@@ -218,15 +218,16 @@ async def test_a_key_that_a_thief_set_ends_with_the_tokens_of_the_account(authen
     _, challenge = await authenticator.set_public_key(thief, mallory.public, challenge=None, signature=None)
     signed = mallory.sign(challenge or "", "public-key")
     account, _ = await authenticator.set_public_key(thief, mallory.public, challenge=challenge, signature=signed)
-    assert account.public_key == mallory.public
+    assert (key := authenticator.register.key(account)) is not None
+    assert key.proof == mallory.public
 
     for token in authenticator.register.tokens_of("pump-7"):
-        await authenticator.administration.revoke_token(token.token_id, by="root")
+        await authenticator.administration.revoke_token(token.credential_id, by="root")
     await authenticator.administration.end_sessions("pump-7", by="root")
 
     with pytest.raises(Conflict):
         await mallory.ask(authenticator)
-    assert authenticator.register.account("pump-7").public_key is None
+    assert authenticator.register.key(authenticator.register.account("pump-7")) is None
 
 
 async def test_a_key_is_set_by_who_holds_it_alone(authenticator: LocalAuthenticator) -> None:
@@ -239,7 +240,7 @@ async def test_a_key_is_set_by_who_holds_it_alone(authenticator: LocalAuthentica
             principal, holder.public, challenge=challenge, signature=Device("x").sign(challenge or "", "public-key")
         )
 
-    assert authenticator.register.account("pump-7").public_key is None
+    assert authenticator.register.key(authenticator.register.account("pump-7")) is None
 
 
 async def test_a_replaced_key_is_good_for_nothing_and_the_new_one_is(authenticator: LocalAuthenticator) -> None:
@@ -261,7 +262,7 @@ async def test_a_key_ends_with_the_token_it_fetched_until_an_admin_sets_it_again
     await authenticator.provisioning.announce("pump-7", device.public, by="root")
     await provisioned(authenticator, device)
     (token,) = authenticator.register.tokens_of("pump-7")
-    await authenticator.administration.revoke_token(token.token_id, by="root")
+    await authenticator.administration.revoke_token(token.credential_id, by="root")
     with pytest.raises(Conflict):
         await device.ask(authenticator)
 

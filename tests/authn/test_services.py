@@ -237,7 +237,7 @@ async def test_everybody_acts_on_their_own_account_only(user: AuthnUser, authent
     with pytest.raises(Invalid):
         await call(user, "getProfile", vera, clientID="root")
     with pytest.raises(NotFound):
-        await call(user, "revokeToken", vera, tokenID=foreign.token_id)
+        await call(user, "revokeToken", vera, tokenID=foreign.credential_id)
     with pytest.raises(NotFound):
         await call(user, "endSession", vera, sessionID=root.principal.login_id)
     with pytest.raises(TokenInvalid):

@@ -34,12 +34,15 @@ def _accounts(home: Path) -> None:
     with closing(sqlite3.connect(home / ACCOUNTS)) as connection, connection:
         for number in range(ACCOUNTS_MADE - 1):
             connection.execute(
-                "INSERT INTO accounts (name, type, role, display_name, disabled, created, updated)"
-                " VALUES (?, 'agent', 'agent', ?, 0, 1, 1)",
-                (f"a{number}", "x" * 90),
+                "INSERT INTO accounts (account_id, name, type, role, display_name, disabled, created, updated)"
+                " VALUES (?, ?, 'agent', 'agent', ?, 0, 1, 1)",
+                (f"1-{number}", f"a{number}", "x" * 90),
             )
-            token = (f"t{number}", f"a{number}", "x" * 90, "y")
-            connection.execute("INSERT INTO long_tokens VALUES (?, ?, ?, ?, 1, NULL)", token)
+            connection.execute(
+                "INSERT INTO credentials (credential_id, kind, account_id, account, made_by, label, proof, created)"
+                " VALUES (?, 'token', ?, ?, 'test', ?, 'y', 1)",
+                (f"t{number}", f"1-{number}", f"a{number}", "x" * 90),
+            )
 
 
 def _history(folder: Path, rows: int = ROWS) -> Path:
@@ -159,7 +162,7 @@ def test_accounts_with_flipped_bits_come_back_without_rights_that_were_not_there
     least = inventory.stores[ACCOUNTS]["revision"]
     with closing(AccountStore(home, now=1, least_revision=least)) as store:
         names = {account.name for account in store.accounts()}
-        assert {token.account for token in store.long_tokens()} <= names
+        assert {one.account for one in store.credentials()} <= names
         assert len(names) > ACCOUNTS_MADE - 80
         assert store.revision > least
     assert inventory.asked[0].startswith(f"repair {ACCOUNTS}")

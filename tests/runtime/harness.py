@@ -90,6 +90,9 @@ class AllStand:
     def verify(self, token: str) -> Principal:
         raise Unauthenticated
 
+    def identity_of(self, account: str) -> str | None:
+        return None
+
     async def by_certificate(self, certificate: ShownCertificate) -> Principal:
         raise Unauthenticated
 

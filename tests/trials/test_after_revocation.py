@@ -175,10 +175,10 @@ class Trial:
                 await administration.set_role(name, Role.VIEWER, by="test")
             case "credential" if case.credential == "token":
                 for token in authenticator.register.tokens_of(name):
-                    await administration.revoke_token(token.token_id, by="test")
+                    await administration.revoke_token(token.credential_id, by="test")
             case "credential" if case.credential == "certificate":
                 for one in authenticator.certificates.of(name):
-                    await authenticator.certificates.revoke(one.serial, by="test")
+                    await authenticator.certificates.revoke(one.credential_id, by="test")
             case "credential":
                 await administration.set_password(name, OTHER, by="test")
             case "rule":

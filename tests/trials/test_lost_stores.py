@@ -133,7 +133,7 @@ async def _held(home: Path) -> Held:
             twins[row.request_id] = (row.thing_id, row.name, row.input, row.caller, row.state)
         rows = await twin.history.read(HistoryQuery(after_row=0, limit=10_000))
         return Held(
-            accounts={**register.accounts, **{f"token {key}": one for key, one in register.tokens.items()}},
+            accounts={**register.accounts, **{f"token {key}": one for key, one in register.credentials.items()}},
             twin=twins,
             history={row.row_id: (row.thing_id, row.kind, row.name, row.created, row.value) for row in rows},
             named=frozenset(note.store.partition(".")[0].partition("/")[0] for note in read_notes(home)),

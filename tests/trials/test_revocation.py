@@ -155,14 +155,14 @@ async def _disable(runtime: Skep, name: str) -> None:
 async def _revoke_token(runtime: Skep, name: str) -> None:
     authenticator = runtime.running.stores.authenticator
     (token,) = authenticator.register.tokens_of(name)
-    await authenticator.administration.revoke_token(token.token_id, by="test")
+    await authenticator.administration.revoke_token(token.credential_id, by="test")
 
 
 async def _logout(runtime: Skep, name: str) -> None:
     authenticator = runtime.running.stores.authenticator
     (login,) = authenticator.register.logins_of(name)
     await authenticator.logout(
-        Principal(account=name, type=AccountType.CONSUMER, role=Role.VIEWER, login_id=login.login_id)
+        Principal(account=name, type=AccountType.CONSUMER, role=Role.VIEWER, login_id=login.credential_id)
     )
 
 

@@ -10,6 +10,7 @@ const ADMIN = "dtw:authn:admin";
 const ROLES = ["none", "viewer", "operator", "manager", "admin"];
 const TYPES = { consumer: "consumer: a person or an application that watches and acts", agent: "agent: speaks for devices", service: "service: a program of this installation" };
 const YEAR_S = 365 * 86_400;
+const LISTED = ["token", "login", "session"]; // in tables of their own
 
 export function show(draw, name) {
   const ask = name ? one(decodeURIComponent(name)) : all();
@@ -104,11 +105,13 @@ const shown = (account, token) =>
 // ---------------------------------------------------------------- one
 
 async function one(account) {
-  const [profile, tokens, sessions] = await Promise.all([
+  const [profile, tokens, sessions, credentials] = await Promise.all([
     call(ADMIN, "getClient", { clientID: account }),
     call(ADMIN, "listTokens", { clientID: account }),
     call(ADMIN, "listSessions", { clientID: account }),
+    call(ADMIN, "listCredentials", { clientID: account }),
   ]);
+  const others = credentials.items.filter((one) => !LISTED.includes(one.kind));
   const isOwn = account === store.profile?.clientID;
   const facts = [
     ["Type", profile.type],
@@ -124,6 +127,7 @@ async function one(account) {
     profile.disabled
       ? button("Enable", () => done(call(ADMIN, "enableClient", { clientID: account })))
       : button("Disable", () => disable(profile, tokens.items, sessions), "danger"),
+    credentials.items.length ? button("Revoke everything", () => revokeAll(profile, credentials.items), "danger") : null,
     button("Remove", () => remove(profile, tokens.items, sessions), "danger"),
   ];
   return [
@@ -160,6 +164,19 @@ async function one(account) {
           ["", (row) => button("End", () => end(account, row), "danger small")],
         ],
         [...sessions.logins, ...sessions.connections],
+      ),
+    ]),
+    section("Other credentials, and what lives by them", "", [
+      table(
+        [
+          ["What", (row) => row.kind],
+          ["Label", (row) => foreign(row.label || row.credentialID)],
+          ["Made", (row) => (row.created ? clock(row.created) : "")],
+          ["Last used", (row) => (row.lastUsed ? clock(row.lastUsed) : "–")],
+          ["Ends", (row) => (row.expires ? clock(row.expires) : "never")],
+          ["", (row) => button("Revoke", () => revokeOne(account, row), "danger small")],
+        ],
+        others,
       ),
     ]),
   ];
@@ -244,6 +261,29 @@ async function revoke(account, token) {
     action: "Revoke",
   });
   if (ok) done(call(ADMIN, "revokeToken", { tokenID: token.tokenID }));
+}
+
+async function revokeOne(account, credential) {
+  const ok = await confirmed({
+    title: `Revoke this ${credential.kind}?`,
+    text: `${credential.label || credential.credentialID} of ${account}: it ends at once, with all that came of it.`,
+    action: "Revoke",
+  });
+  if (ok) done(call(ADMIN, "revokeCredential", { credentialID: credential.credentialID }));
+}
+
+const kinds = (credentials) =>
+  [...new Set(credentials.map((one) => one.kind))].map((kind) => counted(credentials.filter((one) => one.kind === kind).length, kind));
+
+async function revokeAll(profile, credentials) {
+  const ok = await confirmed({
+    title: `Revoke everything of ${profile.clientID}?`,
+    text: "The account stays, but nobody gets in as it until it is given a password or a token. What ends:",
+    losses: kinds(credentials),
+    name: profile.clientID,
+    action: "Revoke everything",
+  });
+  if (ok) done(call(ADMIN, "revokeCredentials", { clientID: profile.clientID }));
 }
 
 async function end(account, session) {

@@ -155,7 +155,7 @@ async def test_file_of_the_first_schema_keeps_names_and_registrations(tmp_path: 
     store = NodeStore(file)
     await store.open()
 
-    assert await store.named() == {"comm://localhost/room": "ann"}
+    assert await store.named() == {"comm://localhost/room": ("ann", None)}
     assert await store.registrations() == [{"url": "comm://localhost/room"}]
     assert await store.sessions() == []
     row = SessionRow(

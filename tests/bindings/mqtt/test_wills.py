@@ -95,7 +95,7 @@ async def _role_none(lamp: House) -> None:
 
 async def _revoke_token(lamp: House) -> None:
     for token in lamp.authenticator.register.tokens_of("operator1"):
-        await lamp.authenticator.administration.revoke_token(token.token_id, by="test")
+        await lamp.authenticator.administration.revoke_token(token.credential_id, by="test")
 
 
 async def _deny_by_rule(lamp: House) -> None:
