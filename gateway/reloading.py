@@ -1,6 +1,8 @@
-"""What SIGHUP makes a runtime read again while it runs: the log level, roles, rules and policies, and certificates.
+"""What SIGHUP makes a runtime read again while it runs: the log, limits of senders and requests, roles, rules and
+policies, and certificates.
 
-Each by itself: what cannot be read stays as it was and is said. All other keys count from the next start.
+Each by itself: what cannot be read stays as it was and is said. All other keys count from the next start, and those
+that were changed are named.
 """
 
 import asyncio
@@ -10,11 +12,21 @@ import anyio.to_thread
 
 from gateway import logs
 from gateway.config import Config
+from gateway.core_settings import core_settings
 from gateway.running import Running
 from gateway.supervision import ServiceManager
 from things.errors import SkepError
 
 log = logging.getLogger(__name__)
+
+READ_AGAIN = (
+    "log",
+    *(f"limits.{one}" for one in ("messages_per_second", "message_burst", "bytes_per_second", "byte_burst", "roles")),
+    *(f"requests.{one}" for one in ("expires_s", "deadline_s", "max_waiting_per_agent", "max_waiting_per_caller")),
+)
+"""Keys, and sections, that count at once."""
+_LISTENERS = ("http.http", "http.https", "mqtt.mqtt", "mqtt.mqtts")
+"""The command line may have said other ones at the start."""
 
 
 async def serve(running: Running, asked: asyncio.Event, manager: ServiceManager) -> None:
@@ -28,10 +40,12 @@ async def serve(running: Running, asked: asyncio.Event, manager: ServiceManager)
 
 async def reload(running: Running) -> None:
     """Read again, once."""
-    stores, failed = running.stores, []
+    stores, failed, later = running.stores, list[str](), list[str]()
     try:
         config = await anyio.to_thread.run_sync(Config.load, stores.home)
         logs.configure(config.log.level, as_json=config.log.json_lines)
+        running.runtime.take_limits(core_settings(config))
+        later = _later(stores.config, config)
     except (SkepError, OSError) as error:
         failed.append(f"skep.toml: {error}")
     try:
@@ -44,8 +58,19 @@ async def reload(running: Running) -> None:
         running.certificates.reload()
     except (SkepError, OSError) as error:  # of ssl too
         failed.append(f"certificates: {error}")
-    stores.authenticator.audit.record("reloaded", by="skep", details={"failed": "; ".join(failed)} if failed else {})
+    said = {"failed": "; ".join(failed), "later": " ".join(later)}
+    details = {name: text for name, text in said.items() if text}
+    stores.authenticator.audit.record("reloaded", by="skep", details=details)
+    if later:
+        log.warning("changed keys count from the next start", extra={"keys": " ".join(later)})
     if failed:
         log.error("not everything was read again", extra={"failed": "; ".join(failed)})
     else:
-        log.info("log level, policies and certificates were read again")
+        log.info("log level, limits, policies and certificates were read again")
+
+
+def _later(started: Config, config: Config) -> list[str]:
+    """The keys that differ from those of the start and are not read again."""
+    old, new = started.changed(), config.changed()
+    differing = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}.difference(_LISTENERS)
+    return sorted(key for key in differing if not any(key == one or key.startswith(f"{one}.") for one in READ_AGAIN))

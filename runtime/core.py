@@ -180,6 +180,12 @@ class Runtime:
         self._router = self._routed(authorizer, audit)
         self._verdicts = Verdicts(self._router, authorizer, storage.directory)
 
+    def take_limits(self, settings: Settings) -> None:
+        """Go on with other budgets of senders and limits of requests; everything else of `settings` is not looked at.
+        What an account has used up stays so."""
+        self._rates.budget, self._rates.by_role = settings.budget, settings.role_budgets
+        self._requests.limits = settings.requests
+
     def _routed(self, authorizer: Authorizer, audit: Audit) -> Router:
         storage, clocks = self._storage, self._clocks
         descriptions = Descriptions(

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
 from gateway.reloading import reload
-from tests.support import skep
+from tests.support import PUMP, skep
 from tests.trials.process import furnished, runtime_process
+from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +47,39 @@ async def test_level_policies_and_certificates_are_read_again(tmp_path: Path) ->
         await reload(runtime.running)
         assert logging.getLogger().level == logging.ERROR, "what cannot be read stays as it was"
         assert stores.authorizer.problem is None
+
+
+async def test_limits_count_at_once_and_other_keys_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    async with skep(home) as runtime:
+        works = await runtime.add("works", "agent")
+        await runtime.running.stores.twin.directory.put(
+            "dtw:works:p1", ThingDescription.of(PUMP, agent=True), agent="works"
+        )
+        bearer = {"authorization": f"Bearer {works.token}"}
+        async with httpx2.AsyncClient(base_url=runtime.http, headers=bearer) as agent:
+
+            async def publish() -> int:
+                return (await agent.post("/agent/things/p1/properties", json={"flow": 7})).status_code
+
+            assert {await publish() for _ in range(3)} == {204}
+            toml = "[limits]\nmessages_per_second = 0.001\nmessage_burst = 1\n[http]\nmax_body_bytes = 5000\n"
+            (home / "skep.toml").write_text(toml, "utf-8")
+            await reload(runtime.running)
+            assert [await publish(), await publish()] == [204, 429]
+            assert "changed keys count from the next start keys=http.max_body_bytes\n" in capsys.readouterr().err
+
+            (home / "skep.toml").write_text("[limits]\nmessages_per_second = -1\n", "utf-8")
+            await reload(runtime.running)
+            assert await publish() == 429, "what cannot be read stays as it was"
+
+            (home / "skep.toml").unlink()
+            await reload(runtime.running)
+            with anyio.fail_after(10):
+                while await publish() != 204:
+                    pass
 
 
 async def test_a_runtime_goes_on_after_sighup(tmp_path: Path) -> None:
