@@ -11,7 +11,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,12 +138,15 @@ class Certificates:
     def expires(self) -> datetime:
         return _certificate(self.files.certificate).not_valid_after_utc
 
+    def ends(self) -> Mapping[str, datetime]:
+        """When the server's certificate and that of the local authority end."""
+        return {"server": self.expires(), "authority": self._ca.not_valid_after_utc}
+
     def warnings(self) -> list[str]:
         """Sentences for the readiness page and the log about certificates that end soon, or have ended."""
         found = []
         now = self._now()
-        ends = {"server": self.expires(), "authority": self._ca.not_valid_after_utc}
-        for what, end in ends.items():
+        for what, end in self.ends().items():
             days = (end - now) / timedelta(days=1)
             if days <= 0:
                 found.append(f"the {what} certificate expired on {end:%Y-%m-%d}")

@@ -38,6 +38,7 @@ from gateway.config import Config, parse_listener
 from gateway.core_settings import core_settings
 from gateway.descriptors import raise_limit, shared_out
 from gateway.engines import mqtt_engine
+from gateway.exposition import Exposition
 from gateway.health import Condition
 from gateway.holdings import SessionHoldings
 from gateway.home import gateway_id
@@ -199,7 +200,11 @@ class Assembly:
             ),
             tls=tls if config.http.https else None,
             accounts=stores.authenticator,
-            health=Health(ready=condition.not_ready, warnings=condition.warnings, metrics=condition.metrics),
+            health=Health(
+                ready=condition.not_ready,
+                warnings=condition.warnings,
+                metrics=Exposition(condition.metrics).encoded,
+            ),
             documents={
                 "/vocabulary/skep.jsonld": CONTEXT,
                 "/asyncapi.json": _merged(asyncapi.described(), web_things_described(WEB_THING_PATH)),

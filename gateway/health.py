@@ -1,14 +1,19 @@
 """How a gateway is: why it is not ready, what its owner should know, and its metrics."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+from prometheus_client.core import Metric
 
 from authn.certificates import Certificates
 from gateway.descriptors import Descriptors
 from gateway.inventory import read_notes
 from gateway.stores import Stores
-from runtime.metrics import Metrics, samples
+from runtime.metrics import Metrics, gauge, histogram, labelled
 
 
 class Chore(Protocol):
@@ -20,7 +25,7 @@ class Chore(Protocol):
 
 
 class Measured(Protocol):
-    def metrics(self) -> str:
+    def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""
         ...
 
@@ -62,27 +67,76 @@ class Condition:
             found.update(chore.warnings())
         return found
 
-    def metrics(self) -> str:
-        """For Prometheus: the counters, the clock, the stores, and what the chores measure."""
-        time, notes = self.stores.time, read_notes(self.stores.home)
-        own = samples(
-            (
-                "skep_clock_trusted",
-                "gauge",
-                "0 while the clock is earlier than times that were seen or stamped before.",
-                int(time.problem is None),
-            ),
-            (
-                "skep_clock_behind_seconds",
-                "gauge",
-                "By how much the clock is behind times that were stamped already.",
-                round(time.behind_us / 1e6, 3),
-            ),
-            (
-                "skep_stores_set_aside",
-                "gauge",
-                "Stores that were missing, shortened or set aside, and not cleared yet.",
-                len(notes),
-            ),
+    def metrics(self) -> Iterator[Metric]:
+        """For Prometheus: the counters, and what ends, fills up or falls behind."""
+        yield from self.counters.families()
+        yield from self._of_clock()
+        yield from self._of_stores()
+        yield labelled(
+            "skep_certificate_ends_timestamp_seconds",
+            "When certificates end, in seconds of the epoch.",
+            ("certificate",),
+            {(what,): end.timestamp() for what, end in self.certificates.ends().items()},
         )
-        return "".join((self.counters.text(), own, *(one.metrics() for one in self.measured)))
+        yield gauge("skep_ready", "1 if the runtime is ready, as /readyz says.", not self.not_ready())
+        for one in self.measured:
+            yield from one.metrics()
+
+    def _of_clock(self) -> Iterator[Metric]:
+        time = self.stores.time
+        yield gauge(
+            "skep_clock_trusted",
+            "0 while the clock is earlier than times that were seen or stamped before.",
+            time.problem is None,
+        )
+        yield gauge(
+            "skep_clock_behind_seconds",
+            "By how much the clock is behind times that were stamped already.",
+            round(time.behind_us / 1e6, 3),
+        )
+
+    def _of_stores(self) -> Iterator[Metric]:
+        twin, home = self.stores.twin, self.stores.home
+        writers = {("history",): twin.history.writer, ("twin",): twin.database.writer}
+        yield histogram(
+            "skep_commit_seconds",
+            "How long groups of writes took to be written and synced.",
+            ("store",),
+            {store: writer.commit_s for store, writer in writers.items()},
+        )
+        yield labelled(
+            "skep_commit_waiting",
+            "Writes that are submitted and not committed.",
+            ("store",),
+            {store: writer.waiting for store, writer in writers.items()},
+        )
+        yield labelled(
+            "skep_store_refuses",
+            "1 while a store takes no writes: it failed, is full, or is short of what the machine has to give.",
+            ("store",),
+            {store: writer.failure is not None or writer.is_full for store, writer in writers.items()},
+        )
+        yield gauge(
+            "skep_stores_set_aside",
+            "Stores that were missing, shortened or set aside, and not cleared yet.",
+            len(read_notes(home)),
+        )
+        yield labelled(
+            "skep_file_bytes",
+            "Bytes of files in the data folder, the lake apart.",
+            ("what",),
+            {("history",): _bytes_of(home / "history"), ("databases",): _bytes_of(home)},
+        )
+        with suppress(OSError):
+            yield gauge("skep_disk_free_bytes", "Free on the disk of the data folder.", shutil.disk_usage(home).free)
+
+
+def _bytes_of(folder: Path) -> int:
+    """Of the files in a folder, those of folders in it apart: one file a day, and a few."""
+    total = 0
+    with suppress(OSError):
+        for file in folder.iterdir():
+            with suppress(OSError):
+                if file.is_file():
+                    total += file.stat().st_size
+    return total

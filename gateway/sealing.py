@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from prometheus_client.core import Metric
+
 from runtime.clocks import wall_clock
-from runtime.metrics import samples
+from runtime.metrics import counter, gauge
 from things.errors import SkepError
 from things.times import rfc3339
 
@@ -98,14 +100,12 @@ class Sealing:
             )
         return found
 
-    def metrics(self) -> str:
+    def metrics(self) -> Iterator[Metric]:
         """For Prometheus."""
-        return samples(
-            ("skep_unsealed_rows", "gauge", "Rows of history that are not sealed yet.", self.last_row() - self.mark),
-            ("skep_sealing_stalled", "gauge", "1 while the last sealing failed.", int(self._failed is not None)),
-            ("skep_sealing_failures_total", "counter", "Sealings that failed.", self.failures),
-            ("skep_rows_set_aside", "gauge", "Readings that no column of the lake could hold.", self.set_aside),
-        )
+        yield gauge("skep_unsealed_rows", "Rows of history that are not sealed yet.", self.last_row() - self.mark)
+        yield gauge("skep_sealing_stalled", "1 while the last sealing failed.", self._failed is not None)
+        yield counter("skep_sealing_failures_total", "Sealings that failed.", self.failures)
+        yield gauge("skep_rows_set_aside", "Readings that no column of the lake could hold.", self.set_aside)
 
     async def serve(self) -> None:
         """Seal whenever it is time, until cancelled."""

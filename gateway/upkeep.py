@@ -5,11 +5,13 @@ files, so nothing is removed then.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from runtime.metrics import samples
+from prometheus_client.core import Metric
+
+from runtime.metrics import counter, gauge
 from things.errors import SkepError
 
 log = logging.getLogger(__name__)
@@ -70,15 +72,13 @@ class Upkeep:
             found["lake-damage"] = f"{problems[0]}{more}: see `skep lake verify`"
         return found
 
-    def metrics(self) -> str:
+    def metrics(self) -> Iterator[Metric]:
         """For Prometheus; sizes are those of the last run."""
         last = self._last
-        return samples(
-            ("skep_lake_parts", "gauge", "Files that make up the lake.", int(last.get("parts", 0))),
-            ("skep_lake_bytes", "gauge", "Bytes of these files.", int(last.get("live_bytes", 0))),
-            ("skep_lake_waiting_bytes", "gauge", "Bytes of replaced files.", int(last.get("waiting_bytes", 0))),
-            ("skep_lake_commits", "gauge", "Commits in the manifest.", int(last.get("commits", 0))),
-            ("skep_lake_merged_parts_total", "counter", "Parts that were merged into others.", self._merged),
-            ("skep_lake_freed_bytes_total", "counter", "Bytes of files that were removed.", self._freed),
-            ("skep_lake_upkeep_failures_total", "counter", "Runs of the upkeep that failed.", self.failures),
-        )
+        yield gauge("skep_lake_parts", "Files that make up the lake.", int(last.get("parts", 0)))
+        yield gauge("skep_lake_bytes", "Bytes of these files.", int(last.get("live_bytes", 0)))
+        yield gauge("skep_lake_waiting_bytes", "Bytes of replaced files.", int(last.get("waiting_bytes", 0)))
+        yield gauge("skep_lake_commits", "Commits in the manifest.", int(last.get("commits", 0)))
+        yield counter("skep_lake_merged_parts_total", "Parts that were merged into others.", self._merged)
+        yield counter("skep_lake_freed_bytes_total", "Bytes of files that were removed.", self._freed)
+        yield counter("skep_lake_upkeep_failures_total", "Runs of the upkeep that failed.", self.failures)

@@ -104,6 +104,11 @@ class Database:
         )
 
     @property
+    def writer(self) -> GroupThread[Any, Any]:
+        """What commits, for what is measured of it."""
+        return self._thread
+
+    @property
     def failure(self) -> SkepError | None:
         """Why nothing is acknowledged any more; None while the database works."""
         return self._thread.failure

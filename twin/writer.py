@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sqlalchemy.exc import DBAPIError
 
 from things.errors import QueueFull, SkepError, StorageDamaged, StorageFailed, StorageFull, Unavailable
+from things.latencies import Latencies
 from twin.reserve import Reserve
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,8 @@ class GroupThread(Generic[J, R]):
         self._gives_up = gives_up
         self._max_waiting = max_waiting
         self._max_group = max_group
+        self.commit_s = Latencies()
+        """How long groups took to be written and synced."""
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []
@@ -210,7 +213,9 @@ class GroupThread(Generic[J, R]):
 
     def _written(self, group: list[_Job]) -> Sequence[R | BaseException]:
         try:
+            began = time.perf_counter()
             outcomes = self._write([job.job for job in group])
+            self.commit_s.note(time.perf_counter() - began)
             self._end_shortage()
             return outcomes
         except BaseException as error:

@@ -98,7 +98,8 @@ class Health:
     live: Callable[[], bool] = lambda: True
     ready: Callable[[], Mapping[str, str]] = dict
     warnings: Callable[[], Mapping[str, str]] = dict
-    metrics: Callable[[], str] = str
+    metrics: Callable[[str], tuple[bytes, str]] = lambda accept: (b"", "text/plain")
+    """What is measured and its media type, by the header Accept."""
 
 
 AnyChannel = StreamChannel | CollectingChannel | QueueChannel

@@ -8,17 +8,17 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
+from prometheus_client.core import Metric
 
 from gateway.backup.taking import Taken, last_taken
-from runtime.metrics import samples
+from runtime.metrics import counter, gauge
 
 log = logging.getLogger(__name__)
 
@@ -122,12 +122,9 @@ class Schedule:
     def _age_s(self) -> float | None:
         return None if self._last is None else max(0.0, (self.clock() - self._last.at) / 1e6)
 
-    def metrics(self) -> str:
+    def metrics(self) -> Iterator[Metric]:
         """For Prometheus; no age where there is no backup."""
-        found: list[tuple[str, str, str, Any]] = [
-            ("skep_backup_failures_total", "counter", "Backups by schedule that failed.", self.failures)
-        ]
         age_s = self._age_s
         if age_s is not None:
-            found.insert(0, ("skep_backup_age_seconds", "gauge", "Since the last backup was finished.", round(age_s)))
-        return samples(*found)
+            yield gauge("skep_backup_age_seconds", "Since the last backup was finished.", round(age_s))
+        yield counter("skep_backup_failures_total", "Backups by schedule that failed.", self.failures)

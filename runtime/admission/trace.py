@@ -19,11 +19,11 @@ class Trace:
 
     def handled(self, message: Message) -> None:
         """Count a message that was handled, or let through where its handler is called apart."""
-        self.metrics.handled[message.operation] += 1
+        self.metrics.handled[message.operation, message.origin.binding] += 1
 
     def refused(self, message: Message, error: SkepError) -> None:
         """Count and log a message that was refused."""
-        self.metrics.refused[message.operation, error.code] += 1
+        self.metrics.refused[message.operation, message.origin.binding, error.code] += 1
         REFUSALS.note(
             log,
             "refused",

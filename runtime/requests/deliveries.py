@@ -219,6 +219,8 @@ class Deliveries:
         agent = self._agents.get(account)
         if agent is not None and row.state is not State.PENDING:
             agent.counted.discard(row.request_id)
+        if row.state.is_final:
+            self.metrics.request_s.note((row.updated - row.created) / 1e6)
         if agent is not None and row.state.is_final:
             agent.offers.pop(row.request_id, None)
             if agent.reads:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.sealing import Sealing
+from tests.metrics import measured
 from things.errors import StorageDamaged
 
 pytestmark = pytest.mark.anyio
@@ -55,16 +56,16 @@ async def test_sealing_that_stands_still_is_warned_of_until_it_goes_on(failure: 
 
     (text,) = sealing.warnings().values()
     assert text.startswith("nothing has been sealed since 2026-02-02T02:40:00Z: ")
-    assert "skep_sealing_stalled 1\n" in sealing.metrics()
-    assert "skep_sealing_failures_total 2\n" in sealing.metrics()
-    assert "skep_unsealed_rows 9\n" in sealing.metrics()
+    assert measured(sealing.metrics())["skep_sealing_stalled"] == 1
+    assert measured(sealing.metrics())["skep_sealing_failures_total"] == 2
+    assert measured(sealing.metrics())["skep_unsealed_rows"] == 9
 
     lake.failure = None
     await sealing.seal()
 
     assert sealing.warnings() == {}
-    assert "skep_sealing_stalled 0\n" in sealing.metrics()
-    assert "skep_unsealed_rows 2\n" in sealing.metrics()
+    assert measured(sealing.metrics())["skep_sealing_stalled"] == 0
+    assert measured(sealing.metrics())["skep_unsealed_rows"] == 2
 
 
 async def test_row_ids_that_were_left_out_are_not_waited_for() -> None:
@@ -72,7 +73,7 @@ async def test_row_ids_that_were_left_out_are_not_waited_for() -> None:
 
     await sealing.seal()
 
-    assert "skep_unsealed_rows 0\n" in sealing.metrics()
+    assert measured(sealing.metrics())["skep_unsealed_rows"] == 0
 
 
 async def test_rows_that_were_set_aside_are_counted_and_warned_of() -> None:
@@ -81,7 +82,7 @@ async def test_rows_that_were_set_aside_are_counted_and_warned_of() -> None:
     await sealing.seal()
 
     assert list(sealing.warnings()) == ["set-aside"]
-    assert "skep_rows_set_aside 3\n" in sealing.metrics()
+    assert measured(sealing.metrics())["skep_rows_set_aside"] == 3
 
 
 async def test_what_stands_in_the_way_is_known_before_there_is_anything_to_seal() -> None:

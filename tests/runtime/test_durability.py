@@ -148,4 +148,4 @@ async def test_a_value_that_is_refused_is_refused_at_once_and_stored_nowhere(tmp
 
         assert h.twin.history.last_row == 0
         assert h.twin.values.get(thing_id, Kind.PROPERTY, "flow") is None
-        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "forbidden"] == 1
+        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "embedded", "forbidden"] == 1

@@ -11,6 +11,7 @@ import pytest
 from gateway.inventory import FILE, read_inventory, read_notes
 from gateway.stocktaking import ask_for, clear_notes
 from skep.consumer import Consumer
+from tests.metrics import read
 from tests.support import PUMP, Account, skep
 from tests.trials import damages
 from tests.trials.process import RuntimeProcess, furnished, runtime_process
@@ -100,13 +101,13 @@ async def _held(home: Path, works: Account) -> dict[str, Any]:
         rows = await stores.twin.history.read(HistoryQuery(after_row=0, limit=1_000))
         async with httpx.AsyncClient(base_url=running.http) as client:
             ready = (await client.get("/readyz")).json()
-            metrics = (await client.get("/metrics")).text
+            metrics = read((await client.get("/metrics")).text)
             bearer = {"authorization": f"Bearer {works.token}"}
             known = (await client.get(f"/things/{THING}", headers=bearer)).status_code
         notes = read_notes(home)
         warned = [text for name, text in ready.get("warnings", {}).items() if name.startswith("store-")]
         assert len(warned) == len(notes)
-        assert f"skep_stores_set_aside {len(notes)}" in metrics
+        assert metrics["skep_stores_set_aside"] == len(notes)
         return {
             "rows": len(rows),
             "seq": stores.twin.ledger.last_seq,

@@ -95,6 +95,11 @@ class HistoryStore:
         return Gone(self.first_row, files.MAX_INTEGER if created is None else created)
 
     @property
+    def writer(self) -> GroupThread[Any, Any]:
+        """What commits, for what is measured of it."""
+        return self._thread
+
+    @property
     def failure(self) -> SkepError | None:
         """Why nothing is acknowledged any more; None while the store works."""
         return self._thread.failure

@@ -9,15 +9,20 @@ from bindings.web.credentials import was_forwarded
 from things.errors import Unauthenticated
 from things.network import is_loopback
 
-_PROMETHEUS = "text/plain; version=0.0.4"
-
 
 def routes() -> list[Route]:
     page = Documented(tag="health", answers={200: JSON, 503: JSON})
     return [
         Route("GET", "/livez", _live, "Whether the runtime runs", public=True, documented=page),
         Route("GET", "/readyz", _ready, "Whether it serves, and why not", public=True, documented=page),
-        Route("GET", "/metrics", _metrics, "Counters in Prometheus format", public=True, documented=page),
+        Route(
+            "GET",
+            "/metrics",
+            _metrics,
+            "What is measured, for Prometheus",
+            public=True,
+            documented=page,
+        ),
     ]
 
 
@@ -39,7 +44,8 @@ async def _metrics(exchange: Exchange) -> ASGIApp:
     """Open to this machine; others need an account."""
     if exchange.is_anonymous and not _is_local(exchange):
         raise Unauthenticated("log in first")
-    return Response(exchange.context.health.metrics(), media_type=_PROMETHEUS)
+    content, media_type = exchange.context.health.metrics(exchange.headers.get("accept") or "")
+    return Response(content, media_type=media_type)
 
 
 def _is_local(exchange: Exchange) -> bool:

@@ -132,7 +132,10 @@ async def test_a_request_has_one_host(lamps: House, request_: str, status: int) 
 async def test_figures_are_open_to_programs_of_this_machine_only(
     tmp_path: Path, fields: dict[str, str], status: int
 ) -> None:
-    async with house(tmp_path / "home", health=Health(metrics=lambda: "up 1\n")) as opened, opened.client() as nobody:
+    async with (
+        house(tmp_path / "home", health=Health(metrics=lambda accept: (b"up 1\n", "text/plain"))) as opened,
+        opened.client() as nobody,
+    ):
         assert (await nobody.get("/metrics", headers=fields)).status_code == status
 
 

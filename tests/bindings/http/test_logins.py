@@ -244,7 +244,11 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 async def test_health_says_why_not_ready(tmp_path: Path) -> None:
 
     reasons: dict[str, str] = {}
-    health = Health(ready=lambda: reasons, warnings=lambda: {"certificate": "ends soon"}, metrics=lambda: "up 1\n")
+    health = Health(
+        ready=lambda: reasons,
+        warnings=lambda: {"certificate": "ends soon"},
+        metrics=lambda accept: (b"up 1\n", "text/plain"),
+    )
     async with house(tmp_path / "home", health=health) as opened, opened.client() as nobody:
         assert (await nobody.get("/livez")).json() == {"live": True}
         ready = await nobody.get("/readyz")

@@ -54,7 +54,7 @@ async def test_a_message_passes_every_check_in_order_and_is_then_handled_and_cou
 
     assert await router(EVENT) is DONE
     assert seen == ["rate", "rights", "handled"]
-    assert metrics.handled[Operation.PUBLISH_EVENT] == 1
+    assert metrics.handled[Operation.PUBLISH_EVENT, "embedded"] == 1
     assert not metrics.refused
 
 
@@ -66,7 +66,7 @@ async def test_what_one_check_refuses_reaches_neither_the_next_nor_the_handler()
         await router(EVENT)
 
     assert seen == ["rate"]
-    assert metrics.refused[Operation.PUBLISH_EVENT, "rate-limited"] == 1
+    assert metrics.refused[Operation.PUBLISH_EVENT, "embedded", "rate-limited"] == 1
     assert not metrics.handled
 
 
@@ -79,7 +79,7 @@ async def test_what_the_handler_refuses_counts_as_refused() -> None:
 
     with pytest.raises(Forbidden):
         await router(EVENT)
-    assert metrics.refused[Operation.PUBLISH_EVENT, "forbidden"] == 1
+    assert metrics.refused[Operation.PUBLISH_EVENT, "embedded", "forbidden"] == 1
     assert not metrics.handled
 
 
@@ -105,7 +105,7 @@ def test_checking_alone_calls_no_handler_and_is_counted_alike() -> None:
     router.check(EVENT)
 
     assert seen == ["rate"]
-    assert metrics.handled[Operation.PUBLISH_EVENT] == 1
+    assert metrics.handled[Operation.PUBLISH_EVENT, "embedded"] == 1
 
 
 def test_what_remains_of_the_checks_is_tested_in_their_place() -> None:
@@ -118,7 +118,7 @@ def test_what_remains_of_the_checks_is_tested_in_their_place() -> None:
     router.check(EVENT, remaining)
 
     assert seen == ["budget", "value"]
-    assert metrics.handled[Operation.PUBLISH_EVENT] == 1
+    assert metrics.handled[Operation.PUBLISH_EVENT, "embedded"] == 1
 
 
 def test_one_check_that_must_see_every_message_keeps_all_of_them() -> None:

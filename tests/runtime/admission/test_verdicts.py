@@ -59,7 +59,7 @@ async def test_rights_are_asked_once_for_many_publications_of_a_series(tmp_path:
             assert verdicts.check(flow(h, thing_id, value)).thing_id == thing_id
 
         assert rights.asked <= 2
-        assert h.runtime.metrics.handled[Operation.PUBLISH_PROPERTY] == 20
+        assert h.runtime.metrics.handled[Operation.PUBLISH_PROPERTY, "embedded"] == 20
 
 
 async def test_rights_that_change_count_at_the_next_publication(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ async def test_rights_that_change_count_at_the_next_publication(tmp_path: Path) 
         rights.is_closed, rights.version = False, 2
         verdicts.check(flow(h, thing_id))
 
-        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "forbidden"] == 1
+        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "embedded", "forbidden"] == 1
 
 
 async def test_what_one_sender_may_says_nothing_of_another(tmp_path: Path) -> None:
@@ -137,6 +137,6 @@ async def test_every_publication_is_paid_for(tmp_path: Path) -> None:
         with pytest.raises(RateLimited):
             many()
 
-        passed = h.runtime.metrics.handled[Operation.PUBLISH_PROPERTY]
+        passed = h.runtime.metrics.handled[Operation.PUBLISH_PROPERTY, "embedded"]
         assert passed <= 6 + time.monotonic() - began
-        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "rate-limited"] == 1
+        assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "embedded", "rate-limited"] == 1
