@@ -38,6 +38,7 @@ from runtime.publications.missed import MissedRows
 from runtime.publications.presence import Presence, Seen
 from runtime.publications.sessions import Describe, LiveSessions, Watch
 from runtime.publications.telemetry import Assess, Telemetry
+from runtime.registry import Services
 from runtime.requests.calls import Call, Calls
 from runtime.requests.deliveries import Deliveries
 from runtime.requests.expiry import Expiry
@@ -46,7 +47,6 @@ from runtime.requests.reachable_agents import OrderPolicy
 from runtime.requests.replies import Replies
 from runtime.requests.rpc import RPC
 from runtime.requests.standing import Standing
-from runtime.services.registry import Services
 from runtime.settings import Settings
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus

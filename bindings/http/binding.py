@@ -17,7 +17,7 @@ from bindings.http.announcement import announced
 from bindings.http.application import Application
 from bindings.http.channels import StreamCount
 from bindings.http.config import HttpConfig
-from bindings.http.context import Accounts, Health, HttpContext, Revoked
+from bindings.http.context import Accounts, Changes, Health, HttpContext, Revoked
 from bindings.http.forms import forms, profile_forms
 from bindings.http.poll_positions import PollPositions
 from bindings.http.routes import actions, agent, authn, directory, health, history, inbox, properties, search, streams
@@ -71,7 +71,7 @@ class HttpBinding:
         self._documents = dict(documents or {})
         self._places = places or Places()
         self._tickets: Tickets | None = None
-        self._changes = notifications.Changes()
+        self._changes = Changes()
         self._connections = Connections(config)
         if accounts is not None:
             accounts.on_revoked(self._revoked)

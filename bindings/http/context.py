@@ -9,7 +9,6 @@ from anyio import CapacityLimiter
 
 from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel, StreamCount
 from bindings.http.config import HttpConfig
-from bindings.http.notifications import Changes
 from bindings.http.poll_positions import PollPositions
 from bindings.http.routes.polls import Pollers
 from bindings.http.searches import Searches
@@ -100,6 +99,27 @@ class Health:
     warnings: Callable[[], Mapping[str, str]] = dict
     metrics: Callable[[str], tuple[bytes, str]] = lambda accept: (b"", "text/plain")
     """What is measured and its media type, by the header Accept."""
+
+
+class Changes:
+    """Tells the streams that wait that something changed; what, they ask the directory."""
+
+    def __init__(self) -> None:
+        self._waiting: set[Callable[[], None]] = set()
+
+    def heard(self) -> None:
+        """Something changed."""
+        for wake in self._waiting:
+            wake()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake`, which does not block, at each change while the block runs."""
+        self._waiting.add(wake)
+        try:
+            yield
+        finally:
+            self._waiting.discard(wake)
 
 
 AnyChannel = StreamChannel | CollectingChannel | QueueChannel

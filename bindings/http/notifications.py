@@ -5,8 +5,6 @@ told, and so owes a slow client nothing. `Last-Event-ID` only sets where it begi
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -161,24 +159,3 @@ class _Notifications:
         elif "patch" in item:
             data = {**item["patch"], "registration": {"modified": item["modified"]}}
         return event(encode(data), name=f"thing_{item['change']}", id_=str(item["id"]))
-
-
-class Changes:
-    """Tells the streams that wait that something changed; what, they ask the directory."""
-
-    def __init__(self) -> None:
-        self._waiting: set[Callable[[], None]] = set()
-
-    def heard(self) -> None:
-        """Something changed."""
-        for wake in self._waiting:
-            wake()
-
-    @contextmanager
-    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake`, which does not block, at each change while the block runs."""
-        self._waiting.add(wake)
-        try:
-            yield
-        finally:
-            self._waiting.discard(wake)

@@ -8,9 +8,8 @@ it. Holders of an address are no audience: what is sent to them is theirs.
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from bindings.messaging_node.outbox import Permit
 from bindings.messaging_node.routes import Routes, are_one, object_of
-from bindings.messaging_node.sessions import NodeSession
+from bindings.messaging_node.sessions import NodeSession, Permit
 from runtime.ports import Pattern, Sink
 from things.addresses import Kind, TwinID
 from things.decisions import Context

@@ -8,15 +8,12 @@ answers the client itself counts for the client, which is not read while it does
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from bindings.messaging_node.settings import NodeSettings
 
-if TYPE_CHECKING:
-    from bindings.messaging_node.sessions import NodeSession
-
-Permit = Callable[["NodeSession"], bool]
-"""Whether the client of a session may still see a message, asked when its turn comes."""
+R = TypeVar("R")
+"""Whose outbox it is."""
 
 OWN = ""
 """The cause of what answers the client itself."""
@@ -25,19 +22,20 @@ SHARE = 4
 """One sender has this part of the bounds."""
 
 
-class Item:
-    """One message; that of a change is one for all its receivers."""
+class Item(Generic[R]):
+    """One message; that of a change is one for all its receivers. `permitted` says whether a receiver may still see it,
+    and is asked when its turn comes."""
 
     __slots__ = ("cause", "is_news", "permitted", "text")
 
-    def __init__(self, text: bytes, permitted: Permit | None, cause: str, *, is_news: bool) -> None:
+    def __init__(self, text: bytes, permitted: Callable[[R], bool] | None, cause: str, *, is_news: bool) -> None:
         self.text = text
         self.permitted = permitted
         self.cause = cause
         self.is_news = is_news
 
 
-class _Use:
+class _Use(Generic[R]):
     """What one cause has waiting."""
 
     __slots__ = ("bytes", "count", "freed", "is_stuck", "news")
@@ -45,14 +43,14 @@ class _Use:
     def __init__(self) -> None:
         self.count = 0
         self.bytes = 0
-        self.news: deque[Item] = deque()
+        self.news: deque[Item[R]] = deque()
         self.freed: asyncio.Event | None = None
         """Set when half of the share is free again."""
         self.is_stuck = False
         """Waiting for room was in vain: nobody waits again before there is some."""
 
 
-class NodeOutbox:
+class NodeOutbox(Generic[R]):
     """Messages in their order. Little of it is not counted by cause: most outboxes are empty again at once."""
 
     __slots__ = (
@@ -75,10 +73,10 @@ class NodeOutbox:
         self._most_bytes = settings.max_outbox_bytes
         self._share_bytes = settings.max_outbox_bytes // SHARE
         self._little = min(_LITTLE, settings.max_outbox // (2 * SHARE))
-        self._items: deque[Item] = deque()
+        self._items: deque[Item[R]] = deque()
         self._gone: set[int] = set()
         """Identities of those that were dropped and still stand in line."""
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _Use[R]] = {}
         self.is_counting = False
         """Whether so much waits that it matters who caused it; otherwise there is room for any message."""
         self._live = 0
@@ -137,7 +135,7 @@ class NodeOutbox:
 
     # ------------------------------------------------------------ in and out
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Item[R]) -> None:
         self._items.append(item)
         self._live += 1
         self._bytes += len(item.text)
@@ -146,7 +144,7 @@ class NodeOutbox:
         elif self._live > self._little or self._bytes > self._share_bytes // 2:
             self._count_all()
 
-    def put_news(self, item: Item) -> None:
+    def put_news(self, item: Item[R]) -> None:
         """Take news; where its sender's share is full, the oldest of it goes, or these if there is none."""
         if self.is_counting:
             use = self._uses.get(item.cause)
@@ -162,7 +160,7 @@ class NodeOutbox:
                 self._gone.clear()
         self.put(item)
 
-    def take(self) -> Item | None:
+    def take(self) -> Item[R] | None:
         while self._items:
             item = self._items.popleft()
             if self.is_counting:
@@ -177,7 +175,7 @@ class NodeOutbox:
             return item
         return None
 
-    def put_back(self, item: Item) -> None:
+    def put_back(self, item: Item[R]) -> None:
         """What was taken and not written stays the next."""
         self._items.appendleft(item)
         self._live += 1
@@ -216,7 +214,7 @@ class NodeOutbox:
         use = self._uses.get(cause)
         return 0 if use is None else use.bytes
 
-    def _count_in(self, item: Item, *, is_first: bool = False) -> None:
+    def _count_in(self, item: Item[R], *, is_first: bool = False) -> None:
         use = self._uses.get(item.cause)
         if use is None:
             use = self._uses[item.cause] = _Use()
@@ -228,7 +226,7 @@ class NodeOutbox:
             else:
                 use.news.append(item)
 
-    def _count_out(self, item: Item) -> _Use:
+    def _count_out(self, item: Item[R]) -> _Use[R]:
         """One that is the oldest of its cause goes."""
         use = self._uses[item.cause]
         size = len(item.text)
@@ -240,7 +238,7 @@ class NodeOutbox:
             use.news.popleft()
         return use
 
-    def _free(self, cause: str, use: _Use) -> None:
+    def _free(self, cause: str, use: _Use[R]) -> None:
         """The client took one: only that makes room worth waiting for."""
         if use.count <= self._most // (2 * SHARE) and use.bytes <= self._most_bytes // (2 * SHARE):
             use.is_stuck = False

@@ -15,13 +15,13 @@ from bindings.messaging_node.connectors import Body, Connector, Resolve
 from bindings.messaging_node.credentials import Credentials
 from bindings.messaging_node.journal import Journal
 from bindings.messaging_node.mirror import Mirror
-from bindings.messaging_node.outbox import SHARE, Item, Permit
+from bindings.messaging_node.outbox import SHARE, Item
 from bindings.messaging_node.pending import Asked, PendingResponses
 from bindings.messaging_node.replies import Replies
 from bindings.messaging_node.requests import HypertyRequests
 from bindings.messaging_node.routes import RESERVED, Routes, is_told, object_of
 from bindings.messaging_node.runtimes import Runtimes
-from bindings.messaging_node.sessions import NodeSession, Pending
+from bindings.messaging_node.sessions import NodeSession, Pending, Permit
 from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.twins import Twins
 from runtime.ports import Sink

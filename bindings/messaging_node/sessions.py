@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bindings.messaging_node.outbox import OWN, SHARE, Item, NodeOutbox, Permit
+from bindings.messaging_node.outbox import OWN, SHARE, Item, NodeOutbox
 from bindings.messaging_node.settings import NodeSettings
 from runtime.ports import Publication, Request
 from things.delivery import DeliveryStatus
@@ -92,8 +92,8 @@ class NodeSession:
     """Whether the runtime knows this session now."""
     is_ended: bool = False
     away_until: int | None = None
-    outbox: NodeOutbox = field(init=False)
-    _last: Item | None = None
+    outbox: "NodeOutbox[NodeSession]" = field(init=False)
+    _last: "Item[NodeSession] | None" = None
     """What was taken last, should it have to go back."""
     _on_written: dict[bytes, Callable[[], None]] = field(default_factory=dict)
 
@@ -152,7 +152,7 @@ class NodeSession:
                 return
         self.put(text)
 
-    def put(self, text: bytes, permitted: Permit | None = None) -> None:
+    def put(self, text: bytes, permitted: "Permit | None" = None) -> None:
         """Queue what answers the client itself, or is asked of it; one that causes more than can be kept ends."""
         if self.is_ended:
             return
@@ -172,7 +172,7 @@ class NodeSession:
             document = {**document, "body": refused(full)}
         self.put(encode(document))
 
-    def put_from(self, item: Item) -> None:
+    def put_from(self, item: "Item[NodeSession]") -> None:
         """Queue what another account sent to this session, if it is no news; the sender has seen to it that there is
         room. Of news the oldest of the same teller go where there is none: newer ones are worth more."""
         if self.is_ended:
@@ -271,3 +271,7 @@ def fresh_token() -> str:
 def token_hash(token: str) -> str:
     """What is kept of a runtime token: enough to know it again, useless to whoever reads the file."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+Permit = Callable[[NodeSession], bool]
+"""Whether the client of a session may still see a message, asked when its turn comes."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from runtime.admission.rate import Rates
 from runtime.ports import Authorizer, Directory, Test
-from runtime.services.registry import Services
+from runtime.registry import Services
 from things.addresses import TWIN_PREFIX, Address, Kind
 from things.decisions import CONFIRM, LOG, Context, Decision
 from things.errors import Forbidden, Invalid, UnknownName, UnknownThing

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.ports import Audit, Directory
+from runtime.registry import Services
 from runtime.requests.calls import Call, Calls
 from runtime.requests.deliveries import Deliveries
 from runtime.requests.reachable_agents import call_of
-from runtime.services.registry import Services
 from things.addresses import Kind
 from things.callbacks import ignore
 from things.delivery import DeliveryStatus, State

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.anyio
 SMALL = {"max_outbox": 200, "max_outbox_bytes": 262_144}
 
 
-def item(text: str, cause: str = "bob", *, is_news: bool = False) -> Item:
+def item(text: str, cause: str = "bob", *, is_news: bool = False) -> Item[None]:
     return Item(text.encode(), None, cause, is_news=is_news)
 
 
-def left(outbox: NodeOutbox) -> list[str]:
+def left(outbox: NodeOutbox[None]) -> list[str]:
     found = []
     while (one := outbox.take()) is not None:
         found.append(one.text.decode())
@@ -28,7 +28,7 @@ def left(outbox: NodeOutbox) -> list[str]:
 
 
 def test_sender_has_a_share_and_others_theirs_up_to_what_all_share() -> None:
-    outbox = NodeOutbox(NodeSettings(max_outbox=8, max_outbox_bytes=800))
+    outbox = NodeOutbox[None](NodeSettings(max_outbox=8, max_outbox_bytes=800))
     for number in range(2):
         assert outbox.has_room("bob", 1)
         outbox.put(item(str(number)))
@@ -49,7 +49,7 @@ def test_sender_has_a_share_and_others_theirs_up_to_what_all_share() -> None:
 
 
 def test_oldest_news_of_the_same_teller_go_and_nothing_else() -> None:
-    outbox = NodeOutbox(NodeSettings(max_outbox=40, max_outbox_bytes=80_000))
+    outbox = NodeOutbox[None](NodeSettings(max_outbox=40, max_outbox_bytes=80_000))
     outbox.put(item("own", OWN))
     outbox.put(item("request"))
     for number in range(1_000):
@@ -61,7 +61,7 @@ def test_oldest_news_of_the_same_teller_go_and_nothing_else() -> None:
 
 
 def test_what_was_not_written_is_the_next_and_counts_again() -> None:
-    outbox = NodeOutbox(NodeSettings(max_outbox=8, max_outbox_bytes=800))
+    outbox = NodeOutbox[None](NodeSettings(max_outbox=8, max_outbox_bytes=800))
     for text in ("a", "b"):
         outbox.put_news(item(text, is_news=True))
     first = outbox.take()
