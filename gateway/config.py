@@ -129,6 +129,16 @@ class LimitsSection(Section):
     roles: dict[str, RoleLimits] = Field({}, description="other budgets of a role, by `[limits.roles.NAME]` tables")
     max_sessions_per_account: int = Field(100, ge=1, description="open connections and streams of one account")
     max_subscriptions_per_session: int = Field(1_000, ge=1, description="each costs memory and a look-up entry")
+    max_things_per_account: int = Field(10_000, ge=1, description="Things of one account; each costs some 10 KiB")
+    max_description_bytes_per_account: int = Field(
+        67_108_864, ge=262_144, description="of all Thing Descriptions of one account; they are kept in memory"
+    )
+    max_series_per_account: int = Field(
+        100_000, ge=1, description="properties and events of one account with a value; each costs some 2 KiB"
+    )
+    max_undeclared_names_per_thing: int = Field(
+        1_000, ge=0, description="of values that a Thing's description does not declare"
+    )
     resend_unchanged: bool = Field(True, description="tell observers of values that are equal to the last one")
 
 

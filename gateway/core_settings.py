@@ -1,6 +1,7 @@
 """What the configuration says to the core."""
 
 from gateway.config import Config
+from runtime.admission.quotas import QuotaLimits
 from runtime.admission.rate import Budget
 from runtime.requests.handler import RequestLimits
 from runtime.requests.reachable_agents import OrderPolicy
@@ -24,6 +25,12 @@ def core_settings(config: Config) -> Settings:
         },
         max_sessions_per_account=limits.max_sessions_per_account,
         max_subscriptions_per_session=limits.max_subscriptions_per_session,
+        quotas=QuotaLimits(
+            things=limits.max_things_per_account,
+            description_bytes=limits.max_description_bytes_per_account,
+            series=limits.max_series_per_account,
+            undeclared=limits.max_undeclared_names_per_thing,
+        ),
         requests=RequestLimits(
             expires_s=requests.expires_s,
             deadline_s=requests.deadline_s,

@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 
 from runtime.admission.checks import DescriptionCheck, RateCheck, RightsCheck
 from runtime.admission.confirmations import Confirmations
+from runtime.admission.quotas import Quotas, SeriesCheck
 from runtime.admission.rate import Rates
 from runtime.admission.router import Router
 from runtime.admission.trace import Trace
@@ -188,8 +189,13 @@ class Runtime:
 
     def _routed(self, authorizer: Authorizer, audit: Audit) -> Router:
         storage, clocks = self._storage, self._clocks
+        quotas = Quotas(storage.directory, storage.values, self._settings.quotas)
         descriptions = Descriptions(
-            directory=storage.directory, values=storage.values, publish=self.publish, clock=clocks.now
+            directory=storage.directory,
+            values=storage.values,
+            quotas=quotas,
+            publish=self.publish,
+            clock=clocks.now,
         )
         rpc = RPC(
             services=self.services,
@@ -229,6 +235,7 @@ class Runtime:
                     confirm=self._confirmations.require,
                 ),
                 DescriptionCheck(storage.directory),
+                SeriesCheck(quotas),
             ],
             Trace(self.metrics),
         )

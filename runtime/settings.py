@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from runtime.admission.quotas import QuotaLimits
 from runtime.admission.rate import Budget
 from runtime.requests.handler import RequestLimits
 from runtime.requests.reachable_agents import OrderPolicy
@@ -18,6 +19,7 @@ class Settings:
     """Instead of `budget`, by role."""
     max_sessions_per_account: int
     max_subscriptions_per_session: int
+    quotas: QuotaLimits
     requests: RequestLimits
     rpc_deadline_s: float
     keep_requests_s: float

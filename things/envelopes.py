@@ -37,6 +37,7 @@ CODES: Mapping[str, int] = {
     "precondition-failed": 409,
     "too-large": 413,
     "queue-full": 429,
+    "too-many": 429,
     "rate-limited": 429,
     "internal": 500,
     "agent-error": 500,

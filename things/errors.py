@@ -32,6 +32,7 @@ to its own status numbers in one table; delivery reasons (`things.delivery.Reaso
     ├── Expired                  expired
     ├── Rejected                 rejected
     ├── QueueFull                queue-full
+    ├── TooMany                  too-many           a limit of what an account may keep
     ├── RateLimited              rate-limited
     ├── StorageFull              storage-full
     ├── StorageFailed            storage-failed     a sync failed; nothing more is acknowledged
@@ -267,6 +268,13 @@ class QueueFull(SkepError):
 
     def __init__(self, whose: str, limit: int, what: str = "requests waiting") -> None:
         super().__init__(f"{whose} already has {limit} {what}")
+
+
+class TooMany(SkepError):
+    code = "too-many"
+
+    def __init__(self, whose: str, limit: int, what: str) -> None:
+        super().__init__(f"{whose} may have {limit:,} {what} and no more")
 
 
 class RateLimited(SkepError):

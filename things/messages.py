@@ -61,6 +61,7 @@ class Given(TypedDict, total=False):
     expires_in_s: float | None
     correlation: str | None
     durable: bool
+    paced: bool
 
 
 @record

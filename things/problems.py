@@ -40,6 +40,7 @@ STATUSES: Mapping[str, int] = {
     "expired": 504,
     "rejected": 502,
     "queue-full": 429,
+    "too-many": 429,
     "rate-limited": 429,
     "storage-full": 507,
     "storage-failed": 503,

@@ -211,15 +211,14 @@ class Exchange:
         type is one of `accepted` (JSON by default)."""
         limit = self.context.config.max_body_bytes if limit is None else limit
         text = await self._parts(limit)
-        self._stand()
+        self.stand()
         self.size_each = len(text)
         if text:
             self._check_type(accepted or _JSON_ONLY)
         return text
 
-    def _stand(self) -> None:
-        """Judge by the account as it is now that the body is whole: a sender may have taken its time. Raises
-        Unauthenticated."""
+    def stand(self) -> None:
+        """Judge by the account as it is now: a sender may have taken its time. Raises Unauthenticated."""
         if self._principal is not None:
             self._principal = self.context.sink.authenticator.standing(self._principal)
             if self._principal is None:

@@ -35,7 +35,7 @@ from bindings.mqtt.groups import Groups
 from bindings.mqtt.inbox_positions import InboxPositions
 from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedDeliveries
 from bindings.mqtt.publishes import Publishes
-from bindings.mqtt.reasons import filter_reason, reason_code
+from bindings.mqtt.reasons import SERVER_BUSY, filter_reason, reason_code
 from bindings.mqtt.topics import (
     InboxFilter,
     SharedFilter,
@@ -46,7 +46,7 @@ from bindings.mqtt.topics import (
 )
 from runtime.ports import Pattern, Sink
 from things.addresses import Kind, TwinID
-from things.errors import Forbidden, SkepError
+from things.errors import Forbidden, RateLimited, SkepError
 from things.identity import Principal
 from things.jsontext import encode
 from things.messages import JSONValue
@@ -153,7 +153,8 @@ class MqttBinding:
             principal = await authenticated(hello, self._sink.authenticator)
         except SkepError as error:
             REFUSALS.note(log, "connect refused", who=hello.source, code=error.code, account=hello.user_name)
-            return None
+            # Whether the secret is right was not looked at: it may be tried again.
+            return Outcome(reason_code=SERVER_BUSY, reason=error.detail) if isinstance(error, RateLimited) else None
         if hello.will is None:
             return principal
         try:

@@ -15,12 +15,14 @@ from things.errors import (
     StorageFull,
     TimedOut,
     TooLarge,
+    TooMany,
     Unauthenticated,
     Unavailable,
 )
 from things.problems import ValuesRefused
 
 UNSPECIFIED, IMPLEMENTATION_SPECIFIC, NOT_AUTHORIZED = 0x80, 0x83, 0x87
+SERVER_BUSY = 0x89
 TOPIC_NAME_INVALID, QUOTA_EXCEEDED, PAYLOAD_FORMAT_INVALID = 0x90, 0x97, 0x99
 
 REASON_CODES: dict[type[SkepError], int] = {
@@ -34,6 +36,7 @@ REASON_CODES: dict[type[SkepError], int] = {
     NotConnected: IMPLEMENTATION_SPECIFIC,
     TimedOut: IMPLEMENTATION_SPECIFIC,
     QueueFull: QUOTA_EXCEEDED,
+    TooMany: QUOTA_EXCEEDED,
     RateLimited: QUOTA_EXCEEDED,
     StorageFull: QUOTA_EXCEEDED,
     StorageFailed: QUOTA_EXCEEDED,

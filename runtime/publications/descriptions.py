@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from runtime.admission.quotas import Quotas
 from runtime.ports import Directory, Publication, ValueStore
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus, State
@@ -17,15 +18,17 @@ class Descriptions:
 
     directory: Directory
     values: ValueStore
+    quotas: Quotas
     publish: Callable[[Publication], None]
     clock: Callable[[], int]
 
     async def put(self, message: Message) -> DeliveryStatus:
-        """Validate and store; raises TDInvalid with every problem."""
+        """Validate and store; raises TDInvalid with every problem, TooMany."""
         if not isinstance(message.data, str):
             raise Invalid("a Thing Description is given as its JSON text")
         td = ThingDescription.parse(message.data, agent=True)
-        await self.directory.put(message.thing_id, td, agent=message.sender_id)
+        with self.quotas.describing(message.sender_id, message.thing_id, len(td.text)):
+            await self.directory.put(message.thing_id, td, agent=message.sender_id)
         self._tell(message.thing_id, td.text)
         return DeliveryStatus(request_id="", state=State.COMPLETED)
 
@@ -33,6 +36,7 @@ class Descriptions:
         """Remove the twin; its history stays. Raises UnknownThing."""
         if not await self.directory.remove(message.thing_id):
             raise UnknownThing(message.thing_id)
+        self.quotas.removed(message.sender_id, message.thing_id, len(self.values.of_thing(message.thing_id)))
         self.values.drop(message.thing_id)
         self._tell(message.thing_id, b"")
         return DeliveryStatus(request_id="", state=State.COMPLETED)

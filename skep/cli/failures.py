@@ -43,6 +43,7 @@ _EXIT_CODES: tuple[tuple[type[SkepError], int], ...] = (
     (errors.Expired, 6),
     (errors.RateLimited, 6),
     (errors.QueueFull, 6),
+    (errors.TooMany, 6),
     (errors.Unavailable, 6),
     (errors.AgentFailed, 1),
     (errors.Rejected, 1),

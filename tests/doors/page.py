@@ -26,8 +26,8 @@ door has room for it. `tests/doors` sends every case below through every door, a
 | SDK | the exception of that code; what it refuses before sending, it says in words of its own |
 
 Where a fault lies in the bytes (not JSON, not UTF-8, too large), sentences name the place in what was sent, which
-differs with what stands around it. A sender over its rate is refused (`rate-limited`) by HTTP, its batches and the web
-thing protocol; MQTT and the messaging node read it more slowly and take everything.
+differs with what stands around it. A sender over its rate is refused (`rate-limited`) by HTTP and the web thing
+protocol; batches, MQTT and the messaging node read it more slowly and take everything.
 
 A door joins by an adapter in `tests/doors/doors.py`: a class with `send`, which says one thing in the words of its
 protocol and returns what it was told, and a line in `DOORS`. The rest of the suite is the same for all.

@@ -36,7 +36,7 @@ REASONS = {
     "not-connected": 0x83,
 }
 """Reason codes of MQTT 5 for the codes of the table."""
-REFUSES_OVER_RATE = {"HTTP", "HTTP batch", "web thing protocol"}
+REFUSES_OVER_RATE = {"HTTP", "web thing protocol"}
 """The other doors read who is over its rate more slowly."""
 
 

@@ -1,6 +1,8 @@
 """Every bound at the bound and one beyond: refused with its code, and nothing else suffers."""
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -174,8 +176,11 @@ async def test_bytes_at_their_limit_over_every_binding_together(tmp_path: Path) 
         # 16 times 256 KiB were there; some 20 KiB are left.
         assert (await client.post("/agent/things/text/events/said", content=text_of(100_000))).status_code == 429
         assert (await client.post("/agent/things/text/events/said", content='"ok"')).is_success
-        answer = (await client.post("/agent/batch", json=batch)).json()
-        assert (answer["stored"], [one["code"] for one in answer["rejected"]]) == (0, ["rate-limited"] * 3)
+        # A batch is taken whole or not at all.
+        assert (await client.post("/agent/batch", json=batch)).json()["stored"] == 3
+        refused = await client.post("/agent/batch", json=batch)
+        assert (refused.status_code, refused.json()["code"]) == (429, "rate-limited")
+        assert int(refused.headers["retry-after"]) > 0
         # Over MQTT a sender can be made to wait: what is over the budget is stored, and nothing more is read for long.
         async with mqtt(runtime, works) as agent:
             await agent.publish("agents/works/event/text/said", text_of(100_000), qos=1, timeout=10)
@@ -183,6 +188,27 @@ async def test_bytes_at_their_limit_over_every_binding_together(tmp_path: Path) 
                 await agent.publish("agents/works/event/text/said", text_of(1), qos=1, timeout=2)
         async with http(runtime, ann) as other:
             assert (await other.post("/things/dtw:works:text/actions/say", content=text_of(100_000))).is_success
+
+
+async def test_batches_over_the_rate_wait_and_lose_no_item(tmp_path: Path) -> None:
+    limits = {"messages_per_second": 2_000.0, "message_burst": 1_000.0}
+    async with site(tmp_path, limits=limits) as (runtime, works, _), http(runtime, works) as client:
+
+        async def batch(number: int) -> httpx2.Response:
+            items = [
+                {"v": 1, "operation": "publish_event", "thingID": "text", "name": "said", "data": [number, place]}
+                for place in range(500)
+            ]
+            return await client.post("/agent/batch", json=items)
+
+        began = time.monotonic()
+        replies = [await batch(number) for number in range(4)]
+        replies += await asyncio.gather(*(batch(number) for number in range(4, 12)))
+        took_s = time.monotonic() - began
+
+    assert [reply.status_code for reply in replies] == [200] * 12
+    assert [reply.json() for reply in replies] == [{"stored": 500, "duplicates": 0, "rejected": []}] * 12
+    assert took_s > 2  # 6,000 messages, 1,000 of them at once and another 1,000 on trust
 
 
 async def test_a_role_has_a_budget_of_its_own(tmp_path: Path) -> None:
@@ -219,3 +245,67 @@ async def test_a_policy_sees_how_busy_a_thing_is(tmp_path: Path) -> None:
 
     assert replies == [201] * 5 + [403] * 3
     assert elsewhere.is_success
+
+
+def described(**parts: Any) -> str:
+    return json.dumps({"@context": TEXT_TD["@context"], "title": "X", **parts})
+
+
+async def test_things_and_their_descriptions_at_their_limits(tmp_path: Path) -> None:
+    limits = {"max_things_per_account": 4, "max_description_bytes_per_account": 262_144}
+    async with site(tmp_path, limits=limits) as (runtime, works, _), http(runtime, works) as client:
+        other = await runtime.add("other", "agent")
+        heavy, heavier = (described(description="x" * size) for size in (200_000, 240_000))
+
+        assert (await client.put("/agent/things/third", content=described())).is_success
+        assert (await client.put("/agent/things/fourth", content=heavy)).is_success
+        over = await client.put("/agent/things/fifth", content=described())
+        async with mqtt(runtime, works) as agent:
+            await agent.publish("agents/works/td/fifth", described(), qos=1)
+        again = await client.put("/agent/things/fourth", content=heavy)
+        async with http(runtime, other) as elsewhere:
+            others = await elsewhere.put("/agent/things/first", content=heavier)
+        removed = await client.delete("/agent/things/third")
+        fits = await client.put("/agent/things/fifth", content=described())
+        too_heavy = await client.put("/agent/things/fifth", content=described(description="x" * 100_000))
+        known = runtime.running.stores.twin.directory.things_of("works")
+
+    assert (over.status_code, over.json()["code"]) == (429, "too-many")
+    assert over.json()["detail"] == "works may have 4 Things and no more"
+    assert [one.is_success for one in (again, others, removed, fits)] == [True] * 4
+    assert (too_heavy.status_code, "bytes of Thing Descriptions" in too_heavy.json()["detail"]) == (429, True)
+    assert list(known) == ["dtw:works:fifth", "dtw:works:fourth", "dtw:works:pump-1", "dtw:works:text"]
+
+
+async def test_names_and_series_at_their_limits_by_every_door_and_over_a_restart(tmp_path: Path) -> None:
+    limits = {"max_undeclared_names_per_thing": 3, "max_series_per_account": 5}
+    async with site(tmp_path, limits=limits) as (runtime, works, _):
+        async with http(runtime, works) as client:
+            batch = [
+                {"v": 1, "operation": "publish_property", "thingID": "pump-1", "name": f"n{number % 4}", "data": number}
+                for number in range(8)
+            ]
+            first = (await client.post("/agent/batch", json=batch)).json()
+            over = await client.post("/agent/things/pump-1/events/n9", content="1")
+        async with mqtt(runtime, works) as agent:
+            await agent.publish("agents/works/property/pump-1/n8", "1", qos=1)
+        values = runtime.running.stores.twin.values
+        assert sorted(name for _, name in values.of_thing("dtw:works:pump-1")) == ["n0", "n1", "n2"]
+
+    assert (first["stored"], [one["code"] for one in first["rejected"]]) == (6, ["too-many"] * 2)
+    assert (over.status_code, over.json()["code"]) == (429, "too-many")
+    async with skep(tmp_path, limits=limits) as runtime:
+        token = await runtime.running.stores.authenticator.administration.issue_token("works", by="test")
+        async with http(runtime, Account(name="works", token=token[1])) as client:
+            paths = [
+                "pump-1/events/n9",
+                "pump-1/events/alarm",
+                "text/events/said",
+                "text/events/more",
+                "pump-1/events/n0",
+            ]
+            replies = [await client.post(f"/agent/things/{path}", content='"x"') for path in paths]
+            standing = await client.post("/agent/things/pump-1/properties", content='{"n1": 3}')
+    # Three were there; a declared and an undeclared one of another Thing made five, for the account and for good.
+    assert [reply.status_code for reply in replies] == [429, 204, 204, 429, 429]
+    assert standing.is_success

@@ -33,9 +33,12 @@ from bindings.wire.values import read_values, store_values
 from runtime.ports import Request
 from things.addresses import encode_segment, own_twin
 from things.delivery import DeliveryStatus
-from things.errors import Forbidden, Invalid, Malformed, TokenExpired, UnknownThing
+from things.errors import Forbidden, Invalid, Malformed, RateLimited, TokenExpired, UnknownThing
 from things.identity import AccountType
 from things.messages import JSONValue, Message, Operation
+
+MAX_OWED_S = 10.0
+"""How long a batch waits for its sender's budget; less than a client waits for an answer."""
 
 
 def routes() -> list[Route]:
@@ -147,11 +150,28 @@ async def _publish_batch(exchange: Exchange) -> ASGIApp:
             has_data=item.has_data,
             message_id=item.message_id,
             created=item.created,
+            paced=True,
         )
 
+    left_s = await _paid(exchange, MAX_OWED_S)
     payload = await exchange.body(limit=max_bytes)
     batch = read_batch(payload, exchange.principal.account, message_of, max_bytes=max_bytes)
+    # Others of this account may have been faster meanwhile.
+    if await _paid(exchange, left_s) < left_s:
+        exchange.stand()
     return json_reply(batch.report(await exchange.context.sink.batch(batch.messages)))
+
+
+async def _paid(exchange: Exchange, most_s: float) -> float:
+    """Return when the caller has paid what it took beyond its budget, with what is left of `most_s`. Raises RateLimited
+    if that is too short."""
+    sink = exchange.context.sink
+    while (owed_s := sink.owed_s(exchange.principal)) > 0:
+        if owed_s > most_s:
+            raise RateLimited(owed_s)
+        await asyncio.sleep(owed_s)
+        most_s -= owed_s
+    return most_s
 
 
 # ---------------------------------------------------------------- requests and answers

@@ -1,8 +1,15 @@
 """Probes for identity over every engine, with paho: what one account may not do in another's name."""
 
+import asyncio
+from pathlib import Path
+
+import anyio
 import pytest
 
-from tests.bindings.mqtt.support import Client, House, Refused
+from bindings.mqtt.engines.native import NativeEngine
+from tests.bindings.mqtt.engines.contract import EngineType
+from tests.bindings.mqtt.engines.native.peer import connect
+from tests.bindings.mqtt.support import DEADLINE_S, Client, House, Refused, lamp_house
 from things.addresses import Kind
 from things.identity import AccountType, Role
 from things.records import HistoryQuery
@@ -130,3 +137,25 @@ async def test_a_batch_cannot_speak_for_another_agent(house: House) -> None:
 
     assert (result["stored"], result["rejected"][0]["code"]) == (0, "forbidden")
     assert await house.twin.history.read(HistoryQuery(things=[TWIN], kind=Kind.EVENT)) == []
+
+
+@pytest.mark.parametrize(("level", "code"), [(4, 3), (5, 0x89)])
+async def test_who_tries_too_often_is_told_that_the_server_is_busy(
+    any_engine: EngineType, tmp_path: Path, level: int, code: int
+) -> None:
+    if level == 5 and any_engine is not NativeEngine:
+        pytest.skip("this engine speaks 3.1.1 only")
+    async with lamp_house(tmp_path / "home", any_engine) as lamp:
+
+        async def answered() -> int:
+            reader, writer = await asyncio.open_connection(*lamp.binding.addresses[0])
+            writer.write(connect("c", level=level, user="operator1", password=b"wrong"))
+            with anyio.fail_after(DEADLINE_S):
+                answer = await reader.read(-1)
+            writer.close()
+            return answer[3]
+
+        codes = [await answered() for _ in range(12)]
+
+    assert set(codes) == {5 if level == 4 else 0x87, code}
+    assert codes[-1] == code

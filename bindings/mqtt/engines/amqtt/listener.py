@@ -173,7 +173,9 @@ class Front:
             hello = replace(hello, client_id=f"auto-{serial}")
         principal = await self._gate.admit(hello)
         if not isinstance(principal, Principal):
-            client.out.write(encode_connack(4, RETURN_CODES_3[Reason.NOT_AUTHORIZED]))
+            is_busy = principal is not None and principal.reason_code == Reason.SERVER_BUSY
+            reason = Reason.SERVER_BUSY if is_busy else Reason.NOT_AUTHORIZED
+            client.out.write(encode_connack(4, RETURN_CODES_3[reason]))
             return False
         key = (principal.account, hello.client_id)
         older = self._links.get(key)

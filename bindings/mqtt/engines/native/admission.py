@@ -86,7 +86,7 @@ class Admission:
             applicant.refuse(Reason.SERVER_SHUTTING_DOWN, connect.level)
         elif isinstance(admitted, Principal):
             self._open(applicant, connect, admitted, hello)
-        elif admitted is None or connect.level != 5:
+        elif admitted is None or (connect.level != 5 and admitted.reason_code != Reason.SERVER_BUSY):
             # 3.1.1 has no code for what is wrong with a will.
             applicant.refuse(Reason.NOT_AUTHORIZED, connect.level)
         else:
