@@ -165,6 +165,12 @@ class History(Section):
     durable: bool = Field(
         True, description="acknowledge when the row is synced; false: when accepted in memory, and sync now and then"
     )
+    commit_wait_s: float = Field(
+        0.012,
+        ge=0,
+        le=1,
+        description="so long a reading waits for others to share a commit, where any come; 0 = never",
+    )
     seal_interval_s: float = Field(3_600.0, gt=0, description="rows are sealed to Parquet this often")
     seal_rows: int = Field(1_000_000, ge=1, description="or when this many wait")
     lake: str | None = Field(None, description="where sealed files go: a path or filesystem URL; {home}/lake if empty")

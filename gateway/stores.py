@@ -97,6 +97,7 @@ async def open_stores(home: Path, config: Config | None, who: str = RUNTIME) -> 
                 clock=time.now,
                 database_url=config.database_url,
                 durable_history=config.history.durable,
+                commit_wait_s=config.history.commit_wait_s,
                 stamp=stocktaking.inventory.stamp,
             ) as twin:
                 note_finished(home)

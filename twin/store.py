@@ -61,6 +61,7 @@ async def open_twin(
     reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     checkpoint_s: float = CHECKPOINT_S,
     durable_history: bool = True,
+    commit_wait_s: float = 0.0,
     stamp: int = 0,
 ) -> AsyncIterator[Twin]:
     """Open the stores of a home. New files carry `stamp`, which says whose they are. Raises StorageDamaged for what
@@ -73,7 +74,13 @@ async def open_twin(
             open_database(home / "twin.db", MIGRATIONS, database_url=database_url, reserve=reserve)
         )
         history = await stack.enter_async_context(
-            open_history(home / "history", reserve=reserve, durable=durable_history, stamp=stamp)
+            open_history(
+                home / "history",
+                reserve=reserve,
+                durable=durable_history,
+                stamp=stamp,
+                max_wait_s=commit_wait_s if durable_history else 0.0,
+            )
         )
         try:
             directory = await DirectoryStore.load(database, clock)

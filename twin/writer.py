@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from things.errors import QueueFull, SkepError, StorageDamaged, StorageFailed, StorageFull, Unavailable
 from things.latencies import Latencies
+from twin.gathering import Gathering
 from twin.reserve import Reserve
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class GroupThread(Generic[J, R]):
 
     `write` gets the jobs of one group, commits them together and returns one result or exception for each; raising
     means that nothing of the group was stored. `finish` runs last, in the same thread. With `gives_up` a failed group
-    is the last one that was tried.
+    is the last one that was tried. A job may wait up to `max_wait_s` for others, where that brings any
+    (`twin.gathering`).
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class GroupThread(Generic[J, R]):
         gives_up: bool = True,
         max_waiting: int = MAX_WAITING_JOBS,
         max_group: int = MAX_GROUP_JOBS,
+        max_wait_s: float = 0.0,
     ) -> None:
         self._name = name
         self._write = write
@@ -93,7 +96,11 @@ class GroupThread(Generic[J, R]):
         self._queue: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._gathered: list[_Job] = []
         self._handing_over: asyncio.Handle | None = None
+        self._gathering = Gathering(max_wait_s)
         self._is_soon = False
+        """What was gathered is handed over at the end of this turn of the loop."""
+        self._is_gathering = False
+        """It is handed over when its time is over, or enough came."""
         self._is_idle = False
         self._waiting = 0
         self._resolving: deque[tuple[_Job, Any]] = deque()
@@ -137,10 +144,16 @@ class GroupThread(Generic[J, R]):
         else:
             self._waiting += 1
             self._gathered.append(_Job(job, done, frees))
-            if self._is_idle and self._is_soon and len(self._gathered) >= ENOUGH_JOBS:
-                self._hand_over()
-            elif not self._is_soon and (soon or self._handing_over is None):
-                self._hand_over_later(soon)
+            if self._is_soon:
+                if self._is_idle and len(self._gathered) >= ENOUGH_JOBS:
+                    self._hand_over()
+            elif self._is_gathering:
+                if len(self._gathered) >= self._gathering.enough:
+                    self._hand_over_soon()
+            elif soon:
+                self._gather()
+            elif self._handing_over is None:
+                self._handing_over = self._loop.call_later(PATIENCE_S, self._hand_over)
         return done
 
     async def close(self) -> None:
@@ -151,21 +164,31 @@ class GroupThread(Generic[J, R]):
             self._queue.put(None)
         await asyncio.shield(self._ended)
 
-    def _hand_over_later(self, soon: bool) -> None:
+    def _gather(self) -> None:
+        """Somebody waits for a job: hand over what there is now, or with what comes in the next moment."""
+        wait_s = self._gathering.begin()
+        if not wait_s:
+            self._hand_over_soon()
+            return
         if self._handing_over is not None:
             self._handing_over.cancel()
-        self._is_soon = soon
-        if soon:
-            # What the loop brings in one turn wakes the thread once and shares a commit; the first of it alone would
-            # make the others wait for a commit of its own.
-            self._handing_over = self._loop.call_soon(self._hand_over)
-        else:
-            self._handing_over = self._loop.call_later(PATIENCE_S, self._hand_over)
+        self._is_gathering = True
+        self._handing_over = self._loop.call_later(wait_s, self._hand_over)
+
+    def _hand_over_soon(self) -> None:
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+        self._is_soon = True
+        # What the loop brings in one turn wakes the thread once and shares a commit; the first of it alone would make
+        # the others wait for a commit of its own.
+        self._handing_over = self._loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         if self._handing_over is not None:
             self._handing_over.cancel()
-        self._handing_over, self._is_soon, self._is_idle = None, False, False
+        if self._is_gathering or self._is_soon:
+            self._gathering.handed_over(len(self._gathered))
+        self._handing_over, self._is_soon, self._is_gathering, self._is_idle = None, False, False, False
         gathered, self._gathered = self._gathered, []
         for first in range(0, len(gathered), self._max_group):
             self._queue.put(gathered[first : first + self._max_group])
@@ -280,6 +303,7 @@ class GroupThread(Generic[J, R]):
     # ------------------------------------------------------------ in the loop
 
     def _resolve(self, group: list[_Job], outcomes: Sequence[R | BaseException]) -> None:
+        self._gathering.committed(len(group))
         was_idle = not self._resolving
         self._resolving.extend(zip(group, outcomes, strict=True))
         if was_idle:

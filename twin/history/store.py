@@ -56,6 +56,7 @@ class HistoryStore:
         *,
         durable: bool = True,
         stamp: int = 0,
+        max_wait_s: float = 0.0,
     ) -> None:
         self._writer = DayWriter(folder, found, durable=durable, stamp=stamp)
         self._damaged = damaged
@@ -71,7 +72,7 @@ class HistoryStore:
         self._lost: Callable[[int, BaseException], None] = ignore
         self._dropping: Callable[[DayFile], Awaitable[None]] = _ignore_file
         self._thread: GroupThread[Job, Any] = GroupThread(
-            "history", self._writer.write, finish=self._finish, reserve=reserve
+            "history", self._writer.write, finish=self._finish, reserve=reserve, max_wait_s=max_wait_s
         )
 
     @property
@@ -257,17 +258,18 @@ class HistoryStore:
 
 @asynccontextmanager
 async def open_history(
-    folder: Path, *, reserve: Reserve | None = None, durable: bool = True, stamp: int = 0
+    folder: Path, *, reserve: Reserve | None = None, durable: bool = True, stamp: int = 0, max_wait_s: float = 0.0
 ) -> AsyncIterator[HistoryStore]:
     """Open the history in `folder`, made if absent. Damaged files are set aside and listed in `damaged`. Not `durable`:
-    commits survive the process, but not all of them a power cut. New files carry `stamp`."""
+    commits survive the process, but not all of them a power cut. New files carry `stamp`. A reading may wait up to
+    `max_wait_s` for others that share its commit."""
 
     def opened() -> tuple[list[DayFile], list[Path]]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return files.found_files(folder)
 
     found, damaged = await anyio.to_thread.run_sync(opened)
-    store = HistoryStore(folder, found, damaged, reserve, durable=durable, stamp=stamp)
+    store = HistoryStore(folder, found, damaged, reserve, durable=durable, stamp=stamp, max_wait_s=max_wait_s)
     try:
         yield store
     finally:
