@@ -3,6 +3,7 @@
 import errno
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -139,7 +140,7 @@ async def test_a_shortage_of_descriptors_or_memory_passes_and_is_tried_again_wit
     monkeypatch: pytest.MonkeyPatch, shortage: Exception
 ) -> None:
     now, tries, is_short = 0.0, 0, True
-    monkeypatch.setattr(twin.writer, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(twin.writer, "time", SimpleNamespace(monotonic=lambda: now, perf_counter=time.perf_counter))
 
     def write(jobs: Sequence[int]) -> Sequence[int]:
         nonlocal tries
