@@ -174,6 +174,7 @@ def keep_what_start_made() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
+    gc.enable()
 
 
 def _audit_configuration(running: Running) -> None:

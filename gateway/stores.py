@@ -21,10 +21,10 @@ from bindings.mqtt.engines.native import SessionStore
 from gateway.config import Config
 from gateway.home import RUNTIME, close_to_others, gateway_id, held, prepared, refuse_unfinished
 from gateway.inventory import ACCOUNTS, HISTORY, RESTORED, TWIN, Marks
+from gateway.schemas import due, note_begun, note_finished
 from gateway.stocktaking import CONVENIENCES, KEYS, RIGHTS, ROW_IDS, Stocktaking
 from gateway.timekeeping import FILE as CLOCK_FILE
 from gateway.timekeeping import Timekeeping
-from gateway.upgrading import due, note_begun, note_finished
 from runtime.clocks import IDs, wall_clock
 from runtime.core import Clocks
 from runtime.ports import Directory

@@ -1,10 +1,11 @@
 """Prepared statements that several stores need."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any
 
 from sqlalchemy import Connection, Engine, Insert, Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from twin.database import Prepared
 
@@ -43,9 +44,18 @@ class Rows:
         return done
 
 
+def inserting(engine: Engine) -> Callable[[Table], Any]:
+    """What makes an INSERT of the engine's dialect, with its ON CONFLICT."""
+    if engine.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # with its drivers, which a gateway without a server never needs
+
+        return postgresql.insert
+    return sqlite.insert
+
+
 def upsert(into: Table, engine: Engine) -> Prepared:
     """Insert a row, or replace all but the key of the one that is there. Parameters are the table's columns."""
-    row = (postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert)(into)
+    row = inserting(engine)(into)
     keys = [column.name for column in into.primary_key]
     rest = {column.name: row.excluded[column.name] for column in into.c if column.name not in keys}
     return Prepared(row.on_conflict_do_update(index_elements=keys, set_=rest), engine)

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import httpx2
-
 from things.errors import Unavailable
 from things.messages import JSONValue
 
@@ -16,6 +14,8 @@ async def exchange(
     method: str, url: str, *, body: JSONValue = None, bearer: str | None = None
 ) -> tuple[int, JSONValue]:
     """Status and JSON of one exchange; raises Unavailable (504) when the service does not answer as one."""
+    import httpx2  # most nodes ask nobody outside
+
     headers = {"accept": "application/json"}
     if bearer is not None:
         headers["authorization"] = f"Bearer {bearer}"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gateway.backup.folders import refuse_missing
 from gateway.backup.passphrases import passphrase_of
-from gateway.backup.taking import last_taken, take
+from gateway.backup.taken import last_taken
+from gateway.backup.taking import take
 from gateway.config import Config
 from things.errors import Invalid, SkepError
 

@@ -17,7 +17,7 @@ import anyio.abc
 import anyio.to_thread
 from prometheus_client.core import Metric
 
-from gateway.backup.taking import Taken, last_taken
+from gateway.backup.taken import Taken, last_taken
 from runtime.metrics import counter, gauge
 
 log = logging.getLogger(__name__)

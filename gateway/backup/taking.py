@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ from gateway.backup.manifest import Entry, Manifest
 from gateway.backup.places import Writing
 from gateway.backup.sealed import SealedLake, sealed_lake
 from gateway.backup.stillness import still
+from gateway.backup.taken import Taken
 from gateway.config import Config
 from gateway.home import gateway_id, write_whole
 from gateway.inventory import FILE, HISTORY, TWIN, read_inventory
@@ -37,23 +38,6 @@ PAGES = 1_024
 """Of a database, copied between two looks at the pace."""
 _SQLITE = b"SQLite format 3\x00"
 _SCRATCH = ".backup"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """A backup that was taken."""
-
-    name: str
-    to: str
-    at: int
-    """µs UTC."""
-    bytes: int
-    """Of all files as they are restored."""
-    files: int
-    last_row: int
-    has_keys: bool
-    removed: tuple[str, ...] = ()
-    """Older backups that went."""
 
 
 def take(
@@ -80,15 +64,6 @@ def take(
             _clear(home / _SCRATCH)
         write_whole(home / NOTE, json.dumps(asdict(taken)).encode() + b"\n")
     return taken
-
-
-def last_taken(home: Path) -> Taken | None:
-    """The last backup of this home that was finished; None if there is none, or nothing is known of it."""
-    try:
-        found = json.loads((home / NOTE).read_bytes())
-        return Taken(**{**found, "removed": tuple(found["removed"])})
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _taken(

@@ -6,7 +6,6 @@ a folder that is not there yet: lines that are pasted together begin at once.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from skep.cli.homes import default_home
 from skep.cli.patience import AGAIN_S, Patience
 from skep.consumer import Consumer
 from things.errors import Locked, Unavailable
@@ -31,11 +31,6 @@ BEGUN_S = 60.0
 """The same once it has begun: on a slow machine a start takes a while."""
 _SILENT_S = 0.5
 """Of waiting, before it is said."""
-
-
-def default_home() -> Path:
-    """$SKEP_HOME, else ~/.skep."""
-    return Path(os.environ.get("SKEP_HOME") or "~/.skep").expanduser()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

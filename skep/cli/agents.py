@@ -12,7 +12,8 @@ import click
 from pydantic_core import to_json
 
 from skep.agent import Agent
-from skep.cli.access import SOCKET, default_home, serving
+from skep.cli.access import SOCKET, serving
+from skep.cli.homes import default_home
 from skep.consumer import Consumer
 from things.errors import NotFound, Unavailable
 from things.service_ids import ACCOUNTS, DIRECTORY

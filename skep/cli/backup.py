@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from skep.cli.access import Access, default_home, run_async
+from skep.cli.access import Access, run_async
 from skep.cli.failures import Unsuccessful
+from skep.cli.homes import default_home
 from skep.cli.output import print_json, print_table
 from skep.cli.plain import plain
 
@@ -57,7 +58,8 @@ def create(
     import anyio.to_thread
 
     from gateway.backup.passphrases import passphrase_of
-    from gateway.backup.taking import Taken, take
+    from gateway.backup.taken import Taken
+    from gateway.backup.taking import take
     from gateway.config import Config
 
     folder = (home or default_home()).expanduser().absolute()

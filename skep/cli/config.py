@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from skep.cli.access import default_home
+from skep.cli.homes import default_home
 from skep.cli.output import print_json, print_table
 from things.errors import ConfigInvalid, NotFound
 from things.suggestions import did_you_mean

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import SOCKET, default_home
+from skep.cli.access import SOCKET
 from skep.cli.failures import Unsuccessful
+from skep.cli.homes import default_home
 from skep.cli.output import cell, console, print_json
 from things.errors import SkepError
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import Access, access_options, default_home, with_consumer
+from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.failures import Unsuccessful
+from skep.cli.homes import default_home
 from skep.cli.moments import Moment
 from skep.cli.output import items_of, print_json, print_table, short_time
 from skep.cli.patience import held_in_time

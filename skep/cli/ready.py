@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from skep.cli.access import SOCKET, default_home
+from skep.cli.access import SOCKET
+from skep.cli.homes import default_home
 from skep.cli.output import console
 from skep.cli.plain import plain
 from things.errors import Unavailable

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import default_home
 from skep.cli.failures import Unsuccessful
+from skep.cli.homes import default_home
 from skep.cli.output import print_json
 from skep.cli.patience import held_in_time
 from skep.cli.plain import plain

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from skep.cli.access import default_home
+from skep.cli.homes import default_home
 from skep.cli.systemd import STATE, Unit
 from things import whole_files
 from things.errors import Forbidden, Invalid, NotFound, Unavailable

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from skep.cli.access import chosen_url, default_home, run_async
+from skep.cli.access import chosen_url, run_async
+from skep.cli.homes import default_home
 from things.errors import Unavailable
 
 JOBS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import click
 
-from skep.cli.access import default_home
+from skep.cli.homes import default_home
 from skep.cli.output import print_json
 from skep.cli.plain import plain
 from things.errors import Unavailable
@@ -23,8 +23,9 @@ def upgrade(home: Path | None, dry_run: bool, back: bool, as_json: bool) -> None
     what was committed since is gone, but for readings.
     """
     from gateway.config import Config
+    from gateway.schemas import due
     from gateway.stores import open_stores
-    from gateway.upgrading import due, go_back, tried
+    from gateway.upgrading import go_back, tried
 
     folder = (home or default_home()).expanduser().absolute()
     if not folder.is_dir():

@@ -23,7 +23,8 @@ from gateway.backup.manifest import Entry, Manifest, manifest_of, manifest_text
 from gateway.backup.places import source_of
 from gateway.backup.restoring import AHEAD, restore, verify
 from gateway.backup.stillness import allowed_to_remove, still
-from gateway.backup.taking import Taken, last_taken, take
+from gateway.backup.taken import Taken, last_taken
+from gateway.backup.taking import take
 from gateway.config import Config
 from gateway.home import BEGUN, RESTORING, begun, held
 from gateway.inventory import read_inventory, read_notes

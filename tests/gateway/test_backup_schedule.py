@@ -17,7 +17,8 @@ from gateway import chores
 from gateway.backup.encryption import Keyring
 from gateway.backup.folders import found_folder
 from gateway.backup.schedule import AGAIN_S, FIRST_S, Schedule
-from gateway.backup.taking import last_taken, take
+from gateway.backup.taken import last_taken
+from gateway.backup.taking import take
 from gateway.config import Config
 from tests.metrics import measured, read
 from tests.support import skep

@@ -23,7 +23,8 @@ from authn.accounts import AccountStore
 from authn.migrations import STEPS
 from gateway.config import Config
 from gateway.inventory import ACCOUNTS, TWIN, read_notes
-from gateway.upgrading import RECORD, due, go_back, tried
+from gateway.schemas import RECORD, due
+from gateway.upgrading import go_back, tried
 from skep.cli import main
 from tests.support import skep
 from things.errors import NewerSchema, NotFound

@@ -20,7 +20,7 @@ from gateway.backup.encryption import Keyring
 from gateway.backup.folders import found_folder
 from gateway.backup.places import source_of
 from gateway.backup.restoring import AHEAD, restore, verify
-from gateway.backup.taking import last_taken
+from gateway.backup.taken import last_taken
 from tests.support import PUMP, Account, skep
 from tests.trials.process import DOWN, RuntimeProcess, furnished, runtime_process
 from things.errors import SkepError

@@ -3,10 +3,9 @@
 from typing import Any
 
 from sqlalchemy import bindparam, func, null, select, text
-from sqlalchemy.dialects import postgresql, sqlite
 
 from twin.database import Database, Prepared
-from twin.statements import Rows
+from twin.statements import Rows, inserting
 from twin.tables import MarkRow, RequestRow, TransitionRow, table
 
 REQUESTS = table(RequestRow)
@@ -37,7 +36,7 @@ class Statements:
         def prepared(statement: Any) -> Prepared:
             return Prepared(statement, database.engine)
 
-        insert = postgresql.insert if database.engine.dialect.name == "postgresql" else sqlite.insert
+        insert = inserting(database.engine)
         engine = database.engine
         self.open = Rows(insert(REQUESTS).on_conflict_do_nothing(), engine)
         self.record = Rows(insert(TRANSITIONS), engine)
