@@ -81,8 +81,18 @@ class Certificates:
         return self._folder / "ca.pem"
 
     @property
+    def is_own(self) -> bool:
+        """Whether the server shows a certificate of its owner instead of one that the authority signed."""
+        return self._own is not None
+
+    @property
     def files(self) -> ServerFiles:
         return self._own or ServerFiles(certificate=self._folder / "server.pem", key=self._folder / "server.key")
+
+    @property
+    def ca_pem(self) -> str:
+        """The same as text."""
+        return self._ca.public_bytes(serialization.Encoding.PEM).decode()
 
     def fingerprint(self) -> str:
         """SHA-256 of the authority's certificate, to compare when it is installed on a client."""

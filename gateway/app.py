@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import anyio
 import uvloop
 from anyio.abc import TaskStatus
 
-from gateway import logs, reloading
+from gateway import announcement, logs, reloading
 from gateway.assembly import Assembly
 from gateway.config import Config
 from gateway.home import COMMAND, RUNTIME, prepared, write_whole
@@ -136,7 +136,8 @@ async def _run(home: Path, config: Config, ready_file: Path | None) -> None:
         # writer that waits for it: with the default of 5 ms dozens of times for each turn the writer gets.
         sys.setswitchinterval(SWITCH_S)
         _audit_configuration(running)
-        _announce(running)
+        _say(announcement.addresses(running))
+        _say(announcement.invitation(running, draws=sys.stdout.isatty()))
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_tell_addresses, running, ready_file)
@@ -165,7 +166,7 @@ async def _tell_addresses(running: Running, ready_file: Path | None) -> None:
                 await anyio.to_thread.run_sync(partial(write_whole, ready_file, content, mode=0o644))
             await changed.wait()
             changed.clear()
-            _print_addresses(running)
+            _say(announcement.addresses(running))
 
 
 def keep_what_start_made() -> None:
@@ -187,16 +188,6 @@ def _audit_configuration(running: Running) -> None:
     running.stores.authenticator.audit.record("configuration", by="skep", target=figure, details=details)
 
 
-def _announce(running: Running) -> None:
-    _print_addresses(running)
-    code = running.stores.authenticator.claim_code.code
-    if code:
-        where = running.stores.home / "claim"
-        print(f"claim  {code}  (one time: makes the first admin; also in {where})", flush=True)
-
-
-def _print_addresses(running: Running) -> None:
-    for name in ("https", "http", "mqtts", "mqtt"):
-        address = getattr(running, name)
-        if address:
-            print(f"{name:6} {address}", flush=True)
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)

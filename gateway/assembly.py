@@ -17,7 +17,7 @@ from authn.service import AuthnAdmin
 from authz.service import AuthzAdmin, AuthzUser
 from bindings.http.binding import HttpBinding
 from bindings.http.config import HttpConfig
-from bindings.http.context import Health
+from bindings.http.context import Authority, Health
 from bindings.messaging_node import asyncapi, openapi
 from bindings.messaging_node.node import MessagingNode
 from bindings.messaging_node.rest import RestEndpoint
@@ -205,6 +205,7 @@ class Assembly:
                 warnings=condition.warnings,
                 metrics=Exposition(condition.metrics).encoded,
             ),
+            authority=self._authority,
             documents={
                 "/vocabulary/skep.jsonld": CONTEXT,
                 "/asyncapi.json": _merged(asyncapi.described(), web_things_described(WEB_THING_PATH)),
@@ -220,6 +221,12 @@ class Assembly:
         # What hangs on the HTTP listeners is ready before they are.
         self._node = self._messaging_node(stores)
         self.bindings: Sequence[ProtocolBinding] = (self._mqtt, self._sockets, self._node, self._http)
+
+    def _authority(self) -> Authority | None:
+        certificates = self.certificates
+        if certificates.is_own or not self._stores.config.http.https:
+            return None
+        return Authority(pem=certificates.ca_pem, fingerprint=certificates.fingerprint().upper())
 
     def _messaging_node(self, stores: Stores) -> MessagingNode:
         section = stores.config.messaging_node.model_dump()

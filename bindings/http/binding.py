@@ -3,7 +3,7 @@
 import logging
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -17,10 +17,22 @@ from bindings.http.announcement import announced
 from bindings.http.application import Application
 from bindings.http.channels import StreamCount
 from bindings.http.config import HttpConfig
-from bindings.http.context import Accounts, Changes, Health, HttpContext, Revoked
+from bindings.http.context import Accounts, Authority, Changes, Health, HttpContext, Revoked
 from bindings.http.forms import forms, profile_forms
 from bindings.http.poll_positions import PollPositions
-from bindings.http.routes import actions, agent, authn, directory, health, history, inbox, properties, search, streams
+from bindings.http.routes import (
+    actions,
+    agent,
+    authn,
+    authority,
+    directory,
+    health,
+    history,
+    inbox,
+    properties,
+    search,
+    streams,
+)
 from bindings.http.routes.polls import Pollers
 from bindings.http.routing import Route, Routes
 from bindings.http.searches import Searches
@@ -58,6 +70,7 @@ class HttpBinding:
         tls: ssl.SSLContext | None = None,
         accounts: Accounts | None = None,
         health: Health | None = None,
+        authority: Callable[[], Authority | None] = lambda: None,
         mounts: Mapping[str, ASGIApp] | None = None,
         documents: Mapping[str, Any] | None = None,
         places: Places | None = None,
@@ -67,6 +80,7 @@ class HttpBinding:
         self._tls = tls
         self._accounts = accounts
         self._health = health or Health()
+        self._authority = authority
         self._mounts = dict(mounts or {})
         self._documents = dict(documents or {})
         self._places = places or Places()
@@ -171,6 +185,7 @@ class HttpBinding:
             sink=sink,
             accounts=self._accounts,
             health=self._health,
+            authority=self._authority,
             places=self._places,
             tickets=self._tickets,
             pollers=Pollers(
@@ -217,6 +232,7 @@ def all_routes(documents: Mapping[str, Any]) -> list[Route]:
         *history.routes(),
         *agent.routes(),
         *health.routes(),
+        *authority.routes(),
         *pages.routes(),
     ]
     return [*routes, *openapi.routes(routes, documents)]

@@ -125,6 +125,14 @@ class Changes:
 AnyChannel = StreamChannel | CollectingChannel | QueueChannel
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """Who signed the server's certificate: its own certificate (PEM) and the SHA-256 of that, as `AB:CD:…`."""
+
+    pem: str
+    fingerprint: str
+
+
 @dataclass(slots=True, kw_only=True)
 class HttpContext:
     """The sink and everything of the binding's own that outlives one exchange."""
@@ -145,6 +153,8 @@ class HttpContext:
     conversions: CapacityLimiter
     """Bounds how many replies are made in threads at the same time."""
     encoder: EventEncoder = field(default_factory=EventEncoder)
+    authority: Callable[[], Authority | None] = lambda: None
+    """Whom a client is to trust; None where the server shows a certificate of its owner."""
     documents: Mapping[str, Any] = field(default_factory=dict)
     """Documents that are served as they are: vocabulary, channel descriptions."""
     _channels: set["AnyChannel"] = field(default_factory=set)

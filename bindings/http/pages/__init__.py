@@ -21,6 +21,8 @@ PAGE_POLICY = (
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _INDEX = "index.html"
+_TEMPLATES = frozenset({"ca.html"})
+"""Filled in by others."""
 
 
 def routes() -> list[Route]:
@@ -34,7 +36,7 @@ def routes() -> list[Route]:
 def names() -> list[str]:
     """The files of the page, by name."""
     found = (entry.name for entry in files(__name__).iterdir() if entry.is_file())
-    return sorted(name for name in found if _suffix(name) in _MEDIA_TYPES)
+    return sorted(name for name in found if _suffix(name) in _MEDIA_TYPES and name not in _TEMPLATES)
 
 
 def _suffix(name: str) -> str:

@@ -23,14 +23,22 @@ export function begin() {
     }
   });
 
-  byId("claim-switch").addEventListener("click", () => {
+  const claim = () => {
     const field = byId("code-field");
     field.hidden = !field.hidden;
     byId("claim-switch").textContent = field.hidden ? "First start? Claim this runtime" : "I have an account";
     byId("door-text").textContent = field.hidden
       ? "Your Things, live."
       : "The code was printed when skep started; it makes you the first admin.";
-  });
+  };
+  byId("claim-switch").addEventListener("click", claim);
+  // The link that was printed brings its code along; it is not kept in the history.
+  const code = /^#claim=([0-9a-f]+)$/.exec(location.hash)?.[1];
+  if (code) {
+    history.replaceState(null, "", location.pathname);
+    byId("login").elements.code.value = code;
+    claim();
+  }
 
   byId("logout").addEventListener("click", async () => {
     try {

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from bindings.http import pages
 from tests.bindings.http.browser import CHROMIUM, Page, browser
-from tests.bindings.http.support import LAMP, PASSWORD, House, eventually, lamp_house
+from tests.bindings.http.support import LAMP, PASSWORD, House, eventually, house, lamp_house
 from things.addresses import Kind
 from things.places import Places
 
@@ -469,6 +469,22 @@ async def test_built_in_services_have_a_place_of_their_own(tmp_path: Path, chrom
         assert (rows, places) == (["dtw:lights:lamp"], ["Built-in services"])
         await page.evaluate("location.hash = '#/services'")
         await page.until("document.querySelectorAll('.place').length > 3")
+
+
+async def test_printed_link_claims_with_a_name_and_a_password(tmp_path: Path, chromium: str) -> None:
+    async with house(tmp_path / "home") as fresh, browser(chromium) as page:
+        code = fresh.authenticator.claim_code.code
+        await page.open(f"{fresh.url}/#claim={code}")
+        await page.until("!document.getElementById('door').hidden")
+        assert await page.evaluate("document.getElementById('code-field').hidden") is False
+        assert await page.evaluate("document.getElementById('login').elements.code.value") == code
+        assert await page.evaluate("location.hash") == "", "the code does not stay in the history"
+        await page.evaluate(
+            "(() => { const form = document.getElementById('login'); form.elements.login.value = 'owner';"
+            f"form.elements.password.value = {json.dumps(PASSWORD)}; form.requestSubmit(); }})()"
+        )
+        await page.until(LIVE)
+        assert "admin" in await page.evaluate("document.getElementById('who').textContent")
 
 
 async def test_services_come_into_their_place_when_its_address_was_opened_before_they_were_listed(
