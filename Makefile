@@ -4,8 +4,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' '-')
 TESTS ?= tests
-# Two files at a time; a file's tests stay together, so that one Spark session serves them. PARALLEL= runs one by one.
-PARALLEL ?= -n 2 --dist loadfile
+# Two files at a time, in the order of tests/conftest.py; a file's tests stay together, so that one Spark session serves
+# them. PARALLEL= runs one by one.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test check format bench trial audit clean
 

@@ -1,5 +1,7 @@
 """Fixtures every test may use, and how long a test may take."""
 
+import gc
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -11,13 +13,33 @@ from tests.bindings.http import browser
 PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
+LARGE = ("spark", "node", "browser")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _limit(items)
+    _put_the_longest_first(items)
+
+
+def _limit(items: list[pytest.Item]) -> None:
     for item in items:
         allowed = [seconds for mark, seconds in SLOW_S.items() if item.get_closest_marker(mark)]
         if allowed and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(max(allowed)))
+
+
+def _put_the_longest_first(items: list[pytest.Item]) -> None:
+    """Files that start something large, then those with many tests: with several processes, none is left alone at the
+    end with a long one."""
+    counts = Counter(item.path for item in items)
+    large = {item.path for item in items if any(item.get_closest_marker(mark) for mark in LARGE)}
+    items.sort(key=lambda item: (item.path not in large, -counts[item.path], str(item.path)))
+
+
+def pytest_collection_finish() -> None:
+    # What collection made stays; the collector would look through all of it again and again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +63,15 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the debugging protocol of a browser is spoken; one process for each test process."""
     with browser.chromium(tmp_path_factory.mktemp("chromium")) as address:
         yield address
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_lived_java() -> Iterator[None]:
+    """Virtual machines of Java without their optimizing compiler: they end before it has earned back half of the
+    processor time it takes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", prepend=" ")
+        yield
 
 
 @pytest.fixture
