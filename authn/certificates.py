@@ -2,8 +2,9 @@
 
 Made at first start in `{home}/certs`: `ca.pem` (give it to clients) and `ca.key`, `server.pem` and `server.key`; keys
 are 0600 and refused if others may read them. The server certificate is renewed at two thirds of its life, or at once
-when a name is missing in it. Contexts that were handed out take a renewed certificate for new connections; open
-ones are not disturbed. Own certificates may be configured instead; then they are watched, not renewed.
+when a name is missing in it that the authority may certify (`authn.name_constraints`). Contexts that were handed out
+take a renewed certificate for new connections; open ones are not disturbed. Own certificates may be configured
+instead; then they are watched, not renewed.
 """
 
 import ipaddress
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from authn.keyfiles import make_private_folder, read_private
+from authn.name_constraints import CLIENT, constraints, may_certify
 from things.errors import ConfigInvalid, Invalid, StorageDamaged
 from things.hosts import LOOPBACK
 from things.names import checked_account
@@ -164,6 +166,11 @@ class Certificates:
                 found.append(f"the {what} certificate expires on {end:%Y-%m-%d}")
         if _certificate(self.files.certificate).not_valid_before_utc > now + timedelta(days=1):
             found.append("the server certificate is not valid yet; is the clock right?")
+        if outside := [name for name in self._names if self._own is None and not may_certify(self._ca, name)]:
+            found.append(
+                f"the local authority may not certify {', '.join(outside)}, which it was not made for: use own "
+                f"certificates, or remove {self.ca_file} and give clients the one that the next start makes"
+            )
         return found
 
     def issue_client(self, account: str, public_key_pem: str | None = None) -> tuple[str, str | None]:
@@ -179,6 +186,7 @@ class Certificates:
         certificate = (
             self._builder(account, public, CLIENT_DAYS)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(CLIENT)]), critical=False)
             .sign(self._ca_key, hashes.SHA256())
         )
         key = None if private is None else _pem(private).decode()
@@ -198,6 +206,7 @@ class Certificates:
             .not_valid_after(now + timedelta(days=CA_DAYS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(ca=True), critical=True)
+            .add_extension(constraints(self._names), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
@@ -208,10 +217,11 @@ class Certificates:
 
     def _make_server(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
+        names = [name for name in self._names if may_certify(self._ca, name)]
         certificate = (
-            self._builder(self._names[0], key.public_key(), SERVER_DAYS)
+            self._builder(names[0], key.public_key(), SERVER_DAYS)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in self._names]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
             .sign(self._ca_key, hashes.SHA256())
         )
         chain = certificate.public_bytes(serialization.Encoding.PEM) + self.ca_file.read_bytes()
@@ -245,11 +255,13 @@ class Certificates:
             _key(self.files.key)
         except FileNotFoundError:
             return True
+        if certificate.issuer != self._ca.subject:
+            return True  # there is a new authority
         start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         if self._now() >= start + (end - start) * 2 / 3:
             return True
         carried = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return any(_alternative(name) not in carried for name in self._names)
+        return any(_alternative(name) not in carried for name in self._names if may_certify(self._ca, name))
 
     def _load(self, context: ssl.SSLContext) -> None:
         files = self.files

@@ -46,6 +46,17 @@ _TRIED_FIRST = """
     11223344 12341234 12121212 10203040 147258369 123123123 987654321 0987654321 1234567890 123456789a
 """
 _COMMON = frozenset(_TRIED_FIRST.split())
+_WORDS = """
+    password passwort passwd pass welcome willkommen summer winter spring autumn fall sommer herbst admin administrator
+    root user guest test qwerty qwertz azerty letmein changeme default secret login master hello monday friday
+    january february march april may june july august september october november december company gateway
+    raspberry raspberrypi homeassistant mosquitto skep device sensor iloveyou sunshine princess dragon monkey football
+"""
+_STEMS = frozenset(_WORDS.split())
+_SPELLED = str.maketrans("@0134578$!|", "aoleastbsil")
+"""How letters are written as digits and signs by people, and by every program that guesses."""
+_MOST_AROUND = 5
+"""Digits and signs around a word that make it no harder: a year and an exclamation mark."""
 
 
 class Passwords:
@@ -124,7 +135,7 @@ def checked_password(password: object, account: str) -> str:
     if size > MAX_BYTES:
         raise Invalid(f"the password is longer than {MAX_BYTES} bytes")
     plain = password.strip().lower()
-    if plain in _COMMON or _is_a_run(plain):
+    if plain in _COMMON or _is_a_run(plain) or _is_a_word_with_a_tail(plain):
         raise Invalid("the password is one of those tried first; choose another")
     if len(account) >= 3 and plain.replace(account, "") in {"", "1", "12", "123", "1234", "!", "password"}:
         raise Invalid("the password is the account's own name; choose another")
@@ -136,6 +147,18 @@ def checked_password(password: object, account: str) -> str:
 def looks_like_token(secret: str) -> bool:
     """Whether `secret` has the form of a JSON Web Token, which is accepted where a password is expected."""
     return secret.startswith("eyJ") and secret.count(".") == 2
+
+
+def _is_a_word_with_a_tail(text: str) -> bool:
+    """Whether it is a word that everybody takes, with a few digits and signs behind it or in front: Summer2026!,
+    P@ssw0rd1."""
+    for word in {text, text.translate(_SPELLED)}:
+        core = word.strip("0123456789!?.,;:-_+*#$%&/()=@ ")
+        if core in _STEMS and len(text) - len(core) <= _MOST_AROUND:
+            return True
+    # The signs at the end are those of the text itself: in `passw0rd1!` only the one in the word is a letter.
+    ends = len(text.rstrip("0123456789!?.,;:-_+*#$%&/()=@ "))
+    return text[:ends].translate(_SPELLED) in _STEMS and len(text) - ends <= _MOST_AROUND
 
 
 def _is_a_run(text: str) -> bool:

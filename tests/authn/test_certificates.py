@@ -5,8 +5,12 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
+import authn.certificates
 from authn.certificates import Certificates, ServerFiles
+from authn.name_constraints import may_certify
 from things.errors import BadAddress, ConfigInvalid
 from things.identity import shown_certificate
 
@@ -151,7 +155,7 @@ def test_a_new_name_makes_a_new_certificate_under_the_same_authority(tmp_path: P
     first = Certificates(tmp_path / "certs", Clock())
     served = first.files.certificate.read_bytes()
 
-    second = Certificates(tmp_path / "certs", Clock(), names=["192.168.7.7", "gw.example"])
+    second = Certificates(tmp_path / "certs", Clock(), names=["192.168.7.7", "gw.lan"])
 
     assert second.fingerprint() == first.fingerprint()
     assert second.files.certificate.read_bytes() != served
@@ -234,22 +238,93 @@ async def test_a_name_that_comes_later_is_served_to_new_connections_without_a_ne
 
         async def connect() -> None:
             _, writer = await asyncio.open_connection(
-                "127.0.0.1", listener.port, ssl=trusting, server_hostname="gw.example"
+                "127.0.0.1", listener.port, ssl=trusting, server_hostname="gw.lan"
             )
             writer.close()
 
         with pytest.raises(ssl.SSLCertVerificationError):
             await connect()
-        is_new = certificates.prepare(["127.0.0.1", "gw.example"])
+        is_new = certificates.prepare(["127.0.0.1", "gw.lan"])
         certificates.reload()
         await connect()
 
     assert is_new
-    assert not certificates.prepare(["gw.example"]), "a name that is gone is no reason for another certificate"
+    assert not certificates.prepare(["gw.lan"]), "a name that is gone is no reason for another certificate"
 
 
 def test_own_certificates_do_not_follow_names(tmp_path: Path) -> None:
     other = Certificates(tmp_path / "other", Clock())
     certificates = Certificates(tmp_path / "certs", Clock(), own=other.files)
 
-    assert not certificates.prepare(["gw.example"])
+    assert not certificates.prepare(["gw.lan"])
+
+
+async def test_the_authority_vouches_for_hosts_of_local_networks_and_for_its_gateway_only(tmp_path: Path) -> None:
+    names = ["gw.example.org", "192.0.2.7", "2001:db8::7", "127.0.0.1"]
+    certificates = Certificates(tmp_path / "certs", Clock(), names=names)
+    authority = x509.load_pem_x509_certificate(certificates.ca_file.read_bytes())
+
+    for name in (*names, "2001:db8::ffff", "a.gw.example.org", "gateway.local", "localhost", "10.1.2.3", "fd00::1"):
+        assert may_certify(authority, name), name
+    for name in ("example.org", "bank.example", "gw.example.org.evil.example", "192.0.2.8", "2001:db9::7", "8.8.8.8"):
+        assert not may_certify(authority, name), name
+
+
+async def test_a_certificate_that_a_thief_of_the_key_makes_for_another_site_is_refused(tmp_path: Path) -> None:
+    theirs = Certificates(tmp_path / "certs", Clock())
+    theirs._ca = x509.CertificateBuilder(  # the constraints are forgotten, the key is the same
+        subject_name=theirs._ca.subject,
+        issuer_name=theirs._ca.subject,
+        public_key=theirs._ca.public_key(),
+        serial_number=1,
+        not_valid_before=theirs._ca.not_valid_before_utc,
+        not_valid_after=theirs._ca.not_valid_after_utc,
+    ).sign(theirs._ca_key, hashes.SHA256())
+    trusting = theirs.client_context()
+    theirs.prepare(["bank.example"])
+
+    async with Listener(theirs) as listener, asyncio.timeout(30):
+        with pytest.raises(ssl.SSLCertVerificationError, match="permitted subtree violation"):
+            await asyncio.open_connection("127.0.0.1", listener.port, ssl=trusting, server_hostname="bank.example")
+
+
+def test_a_name_beyond_the_authority_is_left_out_and_told(tmp_path: Path) -> None:
+    Certificates(tmp_path / "certs", Clock())
+
+    certificates = Certificates(tmp_path / "certs", Clock(), names=["localhost", "gw.example.org"])
+
+    (warning,) = certificates.warnings()
+    assert "may not certify gw.example.org" in warning
+    served = x509.load_pem_x509_certificate(certificates.files.certificate.read_bytes())
+    carried = served.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "gw.example.org" not in carried.get_values_for_type(x509.DNSName)
+    for name in ("ca.pem", "ca.key"):
+        (tmp_path / "certs" / name).unlink()
+    anew = Certificates(tmp_path / "certs", Clock(), names=["localhost", "gw.example.org"])
+    assert anew.warnings() == []
+    assert anew.files.certificate.read_bytes() != served.public_bytes(serialization.Encoding.PEM)
+
+
+async def test_an_authority_made_without_constraints_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        anything = x509.NameConstraints(permitted_subtrees=None, excluded_subtrees=[x509.DNSName("never.invalid")])
+        patched.setattr(authn.certificates, "constraints", lambda _names: anything)
+        Certificates(tmp_path / "certs", Clock())
+
+    certificates = Certificates(tmp_path / "certs", Clock(), names=["gw.example.org"])
+
+    assert certificates.warnings() == []
+
+
+async def test_an_account_whose_name_looks_like_a_host_logs_in_by_certificate(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs", Clock())
+    made, key = certificates.issue_client("pump.one")
+    assert key is not None
+    (tmp_path / "client.pem").write_text(made + key)
+    context = certificates.client_context()
+    context.load_cert_chain(tmp_path / "client.pem")
+
+    async with Listener(certificates) as listener:
+        answer, _ = await ask(listener.port, context)
+
+    assert answer == "pump.one"

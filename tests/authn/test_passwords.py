@@ -7,9 +7,9 @@ import httpx2
 import pytest
 from argon2 import PasswordHasher
 
-from authn.passwords import MAX_WAITING, PROVEN_S, Passwords
+from authn.passwords import MAX_WAITING, PROVEN_S, Passwords, checked_password
 from tests.support import skep
-from things.errors import RateLimited
+from things.errors import Invalid, RateLimited
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +85,28 @@ async def test_basic_logins_of_one_account_leave_the_others_theirs(tmp_path: Pat
 
     assert {reply.status_code for reply in crowd} == {200}
     assert login.is_success
+
+
+@pytest.mark.parametrize(
+    "weak",
+    [
+        "Password123!",
+        "Summer2026!",
+        "P@ssw0rd1",
+        "p4$$w0rd!",
+        "Welcome2025",
+        "2026Winter",
+        "Admin#2026",
+        "raspberrypi!",
+    ],
+)
+def test_common_words_with_a_tail_are_no_passwords(weak: str) -> None:
+    with pytest.raises(Invalid, match="tried first"):
+        checked_password(weak, "vera")
+
+
+@pytest.mark.parametrize(
+    "good", ["Summer rain on tin", "passwordless-42-moor", "winterreise911schubert", "qx7-Test-vbw-2026"]
+)
+def test_a_common_word_within_more_is_no_fault(good: str) -> None:
+    assert checked_password(good, "vera") == good
