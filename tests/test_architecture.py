@@ -108,6 +108,25 @@ def test_things_does_no_input_or_output_but_in_the_module_that_writes_files_whol
     assert not broken, "\n".join(broken)
 
 
+def test_every_module_of_the_core_has_a_test_that_names_it() -> None:
+    missing = [
+        str(test)
+        for path in sorted((ROOT / "runtime").rglob("*.py"))
+        # Ports say what others do, and are held by the suites over every implementation.
+        if path.parent.name != "ports" and _does_something(path)
+        for test in [Path("tests", path.relative_to(ROOT)).with_name(f"test_{path.name}")]
+        if not (ROOT / test).exists()
+    ]
+
+    assert not missing, "\n".join(missing)
+
+
+def _does_something(path: Path) -> bool:
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
 def test_commands_import_the_gateway_only_when_they_run() -> None:
     broken = [
         f"{module} imports {imported} at its top (line {line})"

@@ -1,4 +1,4 @@
-"""Who gets a publication is remembered, and never longer than it is true."""
+"""Who gets a publication is remembered, and never longer than it is true; statuses come in order, also late."""
 
 from pathlib import Path
 
@@ -109,3 +109,64 @@ async def test_a_session_that_ends_during_a_delivery_gets_nothing_more(tmp_path:
 
     assert values(first) == [1]
     assert values(second) == []
+
+
+async def test_every_status_reaches_the_callers_sessions_in_order_and_none_elsewhere(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        agent = h.agent("agent")
+        alice, bob = h.session(principal("alice")), h.session(principal("bob"))
+        for session in (alice, bob):
+            h.runtime.sessions.take_reports(session)
+        sent = await h.invoke(pump, "setSpeed", 1)
+        await h.until(lambda: agent.requests)
+        for progress in (10, 50, 90):
+            await h.report("agent", sent.request_id, state="running", progress=progress)
+        await h.report("agent", sent.request_id, state="completed")
+
+        await h.until(lambda: alice.reports and alice.reports[-1].is_final)
+        assert [s.state for s in alice.reports] == [
+            "pending",
+            "delivered",
+            "running",
+            "running",
+            "running",
+            "completed",
+        ]
+        assert alice.reports == await h.twin.ledger.inbox("alice", after=0, limit=10)
+        assert bob.reports == []
+
+
+async def test_missed_statuses_are_replayed_after_the_last_one_seen_and_none_twice(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        h.agent("agent")
+        sent = [await h.invoke(pump, "setSpeed", 1) for _ in range(300)]
+        for status in sent[:150]:
+            await h.report("agent", status.request_id, state="completed")
+        known = sent[0].seq
+        alice = h.session(principal("alice"))
+
+        h.runtime.sessions.take_reports(alice, after=known)
+        for status in sent[150:]:
+            await h.report("agent", status.request_id, state="completed")
+
+        await h.until(lambda: sum(s.is_final for s in alice.reports) == 300)
+        numbers = [s.seq for s in alice.reports]
+        assert numbers == sorted(set(numbers))
+        assert numbers[0] > known
+
+
+async def test_a_slow_caller_catches_up_from_the_ledger(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        alice = h.session(principal("alice"), room=2)
+        h.runtime.sessions.take_reports(alice)
+        sent = [await h.invoke(pump, "setSpeed", 1) for _ in range(20)]
+        assert len(alice.reports) == 2
+
+        alice.room = None
+        h.runtime.sessions.drained(alice)
+
+        await h.until(lambda: len(alice.reports) == 20)
+        assert [s.request_id for s in alice.reports] == [s.request_id for s in sent]

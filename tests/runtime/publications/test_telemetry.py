@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from runtime.metrics import Metrics
@@ -149,3 +151,20 @@ async def test_a_value_that_is_refused_is_refused_at_once_and_stored_nowhere(tmp
         assert h.twin.history.last_row == 0
         assert h.twin.values.get(thing_id, Kind.PROPERTY, "flow") is None
         assert h.runtime.metrics.refused[Operation.PUBLISH_PROPERTY, "embedded", "forbidden"] == 1
+
+
+async def test_a_batch_is_passed_on_though_its_sender_left_before_the_commit(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump = await h.publish_td("agent", "pump")
+        who = agent_principal("agent")
+        messages = [h.message(Operation.PUBLISH_PROPERTY, who, pump, "flow", flow) for flow in (1, 2, 3)]
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(h.runtime.batch, messages)
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+
+        await h.until(lambda: h.twin.values.get(pump, Kind.PROPERTY, "flow"))
+        latest = h.twin.values.get(pump, Kind.PROPERTY, "flow")
+        assert latest is not None
+        assert latest.value == 3
