@@ -32,6 +32,14 @@ def test_every_command_is_documented_and_explains_itself() -> None:
     assert not silent
 
 
+def test_tests_that_a_promise_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text("utf-8")))
+    tests = "\n".join(file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+
+    assert named
+    assert not [name for name in named if f"def {name}(" not in tests]
+
+
 def test_every_configuration_key_is_documented() -> None:
     missing = [key for key, _ in keys() if f"| `{key}` |" not in OPERATIONS]
     unknown = set(

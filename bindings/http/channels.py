@@ -15,12 +15,14 @@ from bindings.http.sse import EventEncoder, Spelling, status_bytes
 from runtime.ports import Pattern, Publication, Request, Sessions
 from things.addresses import Kind
 from things.delivery import DeliveryStatus
-from things.errors import QueueFull
+from things.errors import QueueFull, Unauthenticated
 from things.identity import Principal
 from things.places import Place
 
 log = logging.getLogger(__name__)
 
+_CUT_OFF = frozenset({"revoked", "ended", "token-expired"})
+"""Why a channel was closed whose client is not to have what came."""
 CHUNK_BYTES = 65_536
 """At most this much is written at once, so that a client that stops reading holds little of ours."""
 
@@ -64,6 +66,18 @@ class Channel:
             self.closed_because = reason
             self._sessions.closed(self)
             self.wake.set()
+
+    def _as_seen(self, publication: Publication) -> Publication | None:
+        """What waited, as rights are now; None for what may not be seen any more."""
+        thing_id, kind = publication.thing_id, publication.kind
+        if not self._sessions.may_see(self.principal, thing_id, kind, publication.name):
+            return None
+        if kind is not Kind.TD or not publication.payload:
+            return publication
+        # What a description shows hangs on rights too.
+        twin = publication.twin
+        found = self._sessions.latest(self.principal, Pattern(twin.account, twin.thing, Kind.TD), self.place)
+        return next((one for one in found if one is not None), None)
 
 
 class StreamChannel(Channel):
@@ -171,16 +185,9 @@ class StreamChannel(Channel):
 
     def _shown(self, publication: Publication, spelled: bytes) -> bytes:
         """What waited, as rights are now; nothing of what may not be seen any more."""
-        thing_id, kind = publication.thing_id, publication.kind
-        if not self._sessions.may_see(self.principal, thing_id, kind, publication.name):
-            return b""
-        if kind is not Kind.TD or not publication.payload:
+        now = self._as_seen(publication)
+        if now is publication:
             return spelled
-        # What a description shows hangs on rights too.
-        twin = publication.twin
-        pattern = Pattern(twin.account, twin.thing, Kind.TD)
-        found = self._sessions.latest(self.principal, pattern, self.place)
-        now = next((one for one in found if one is not None), None)
         return b"" if now is None else self._encoder.spell(now, self.spelling)
 
     def skip_to(self, row_id: int) -> None:
@@ -226,19 +233,23 @@ class CollectingChannel(Channel):
         self, sessions: Sessions, principal: Principal, *, session_id: str, source: str | None, limit: int
     ) -> None:
         super().__init__(sessions, principal, session_id=session_id, source=source)
-        self.publications: list[Publication] = []
-        self.statuses: list[DeliveryStatus] = []
+        self._publications: list[Publication] = []
+        self._rights: int | None = None
+        """The rights by which all that came was let in; None if it has to be judged when it is taken."""
+        self._statuses: list[DeliveryStatus] = []
         self._limit = limit
 
     def publish(self, publication: Publication, tags: Sequence[object]) -> None:
-        if len(self.publications) < self._limit:
-            self.publications.append(publication)
+        if not self._publications:
+            self._rights = self._sessions.rights
+        if len(self._publications) < self._limit:
+            self._publications.append(publication)
             self.wake.set()
 
     def report(self, status: DeliveryStatus, delivered: Callable[[], None]) -> bool:
-        if not status.seq or len(self.statuses) >= self._limit:
+        if not status.seq or len(self._statuses) >= self._limit:
             return False
-        self.statuses.append(status)
+        self._statuses.append(status)
         delivered()
         self.wake.set()
         return True
@@ -250,6 +261,22 @@ class CollectingChannel(Channel):
                 await self.wake.wait()
         except TimeoutError:
             return
+
+    def publications(self) -> list[Publication]:
+        """What came, as rights are by now. Raises Unauthenticated if the client was cut off meanwhile."""
+        self._check()
+        if self._rights is not None and self._rights == self._sessions.rights:
+            return self._publications
+        return [shown for one in self._publications if (shown := self._as_seen(one)) is not None]
+
+    def statuses(self) -> list[DeliveryStatus]:
+        """What came. Raises Unauthenticated if the client was cut off meanwhile."""
+        self._check()
+        return self._statuses
+
+    def _check(self) -> None:
+        if self.closed_because in _CUT_OFF:
+            raise Unauthenticated("this login has ended")
 
 
 class QueueChannel(Channel):

@@ -25,9 +25,11 @@ from bindings.messaging_node.sessions import NodeSession, Pending, Permit
 from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.twins import Twins
 from runtime.ports import Sink
+from things.decisions import Context
 from things.delivery import DeliveryStatus, State
 from things.envelopes import Document, Envelope, read, refusal, refused, response, scheme_of
 from things.errors import Forbidden, NotFound, QueueFull, RateLimited, SkepError
+from things.identity import Principal
 from things.jsontext import encode
 from things.messages import Message, Operation, Origin
 
@@ -186,7 +188,9 @@ class Relay:
         if receivers:
             if not is_news:
                 self.pending.add(envelope, session, expects=envelope.is_request, sender=sender)
-            item = Item(text, permitted, cause, is_news=is_news)
+            # News were true when they were told; whoever asks for something must still be there, and allowed to.
+            judged = permitted if is_news else self._while_standing(envelope, session, permitted)
+            item = Item(text, judged, cause, is_news=is_news)
             for receiver in receivers:
                 receiver.put_from(item)
         elif not is_news:
@@ -208,6 +212,26 @@ class Relay:
             return self._audience.receivers(to, envelope.document, thing=thing, names=names_of(envelope.body))
         receivers, permitted = self._audience.receivers(to, envelope.document)
         return receivers or self._addressed(to), permitted
+
+    def _while_standing(self, envelope: Envelope, session: NodeSession, permitted: Permit | None) -> Permit:
+        """Judges a message that waited by its sender, as that stands by then, and then by its receiver."""
+        sink, principal = self._sink(), session.principal
+        sessions, version = sink.sessions, sink.sessions.version
+
+        def permit(receiver: NodeSession) -> bool:
+            if sessions.version != version and not self._may_still_send(envelope, principal, session.source):
+                return False
+            return permitted is None or permitted(receiver)
+
+        return permit
+
+    def _may_still_send(self, envelope: Envelope, principal: Principal, source: str | None) -> bool:
+        sink = self._sink()
+        standing = principal if principal.is_guest else sink.authenticator.standing(principal)
+        if standing is None:
+            return False
+        context = Context(now=sink.clock(), payload=envelope.document, binding=BINDING, source=source)
+        return sink.sessions.may_send(standing, envelope.to, envelope.type, context)
 
     def _check_look(self, to: str, session: NodeSession) -> None:
         """To ask the reporter of an object for its data takes what it takes to observe it."""

@@ -117,17 +117,18 @@ def refuse_foreign_change(scope: Scope, fields: Fields, is_own_origin: OwnOrigin
     """Raise Forbidden if a page from elsewhere would change something, or open a WebSocket. Programs send neither
     `Origin` nor `Sec-Fetch-Site` and pass."""
     if _is_change(scope):
-        _refuse_foreign(scope, fields, is_own_origin)
+        refuse_foreign(scope, fields, is_own_origin)
 
 
 def check_page(scope: Scope, fields: Fields, is_own_origin: OwnOrigin) -> None:
     """Raise Forbidden unless the page that sent this is one of ours, as far as the browser tells."""
     if "origin" not in fields and _is_change(scope):
         raise Forbidden("a login by cookie needs the Origin header")
-    _refuse_foreign(scope, fields, is_own_origin)
+    refuse_foreign(scope, fields, is_own_origin)
 
 
-def _refuse_foreign(scope: Scope, fields: Fields, is_own_origin: OwnOrigin) -> None:
+def refuse_foreign(scope: Scope, fields: Fields, is_own_origin: OwnOrigin) -> None:
+    """Raise Forbidden for what a page from elsewhere makes a browser send, as far as the browser tells."""
     refuse_foreign_page(scope, fields, is_own_origin)
     if "origin" not in fields and fields.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         raise Forbidden(f"pages of other sites may not use this gateway; {ALLOWED_BY}")

@@ -38,11 +38,11 @@ class Confirmations:
     """A steady clock, µs."""
     audit: Audit
     _open: Recent[str, Recent[str, _Question]] = field(default_factory=lambda: Recent(MAX_ACCOUNTS))
-    """By account and token, both in the order of asking."""
+    """By account (its id: another one of the name was asked nothing) and token, both in the order of asking."""
 
     def require(self, message: Message, decision: Decision) -> None:
         """Let a confirmed message pass. Raises ConfirmationRequired, with a fresh token, for any other."""
-        account, now = message.sender_id, self.clock()
+        account, now = message.principal.account_id or message.sender_id, self.clock()
         digest = _digest(message, decision.rule)
         asked = self._taken(account, message.confirmation)
         if asked is None or asked.digest != digest or asked.until <= now:

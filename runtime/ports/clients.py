@@ -152,6 +152,11 @@ class Sessions(Protocol):
         """A number that changes whenever rights do; None while decisions hang on the moment and must be made anew."""
         ...
 
+    @property
+    def version(self) -> int:
+        """A number that changes whenever rights or accounts do, also while decisions hang on the moment."""
+        ...
+
     def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
         """Whether a publication of this series may be given to `principal` now; for what had to wait since it was
         published."""
@@ -164,6 +169,10 @@ class Sessions(Protocol):
     def may_listen(self, principal: Principal, address: str, context: Context | None) -> bool:
         """Whether what is sent to an address of the messaging node may be given to `principal` now. Without a context
         conditions are answered cautiously; there is no need of one while `rights` is a number."""
+        ...
+
+    def may_send(self, principal: Principal, address: str, type_: str, context: Context) -> bool:
+        """Whether `principal` might send a message of this type there now; for what had to wait since it was sent."""
         ...
 
     def latest(

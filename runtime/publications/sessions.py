@@ -240,12 +240,19 @@ class LiveSessions:
     def rights(self) -> int | None:
         return None if self.authorizer.is_conditional else self.authorizer.version
 
+    @property
+    def version(self) -> int:
+        return self.authorizer.version
+
     def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
         return self.authorizer.decide(principal, SEEN_AS[kind], Address(thing_id, kind, name)).allowed
 
     def may_listen(self, principal: Principal, address: str, context: Context | None) -> bool:
         """Decided as the message by which it subscribes, so that policies for those hold for what they bring."""
         return self.authorizer.decide(principal, Operation.SEND, Address(address, None, "subscribe"), context).is_free
+
+    def may_send(self, principal: Principal, address: str, type_: str, context: Context) -> bool:
+        return self.authorizer.decide(principal, Operation.SEND, Address(address, None, type_), context).allowed
 
     def is_watched(self, thing_id: str, kind: Kind, name: str) -> bool:
         """Whether anybody asked for publications of this series and may see them."""

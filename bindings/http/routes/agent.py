@@ -27,6 +27,7 @@ from bindings.http.problems import NotAcceptable
 from bindings.http.replies import QueueStream, stream_headers
 from bindings.http.routes.polls import Held, PollChannel
 from bindings.http.routing import Documented, Route
+from bindings.web.credentials import refuse_foreign
 from bindings.wire.batch import Item, read_batch
 from bindings.wire.descriptions import read_td
 from bindings.wire.values import read_values, store_values
@@ -180,6 +181,8 @@ async def _paid(exchange: Exchange, most_s: float) -> float:
 async def _requests(exchange: Exchange) -> ASGIApp:
     if exchange.principal.type is AccountType.CONSUMER:
         raise Forbidden("only agents and services are asked to do something")
+    # A GET, and yet it takes what it is given: a page from elsewhere could have a browser do so.
+    refuse_foreign(exchange.scope, exchange.headers, exchange.context.places.is_own_origin)
     after = exchange.number("after")
     wait_s = exchange.seconds("wait", exchange.context.config.max_wait_s)
     if (after is not None or wait_s is not None) and not exchange.accepts(EVENT_STREAM, explicitly=True):

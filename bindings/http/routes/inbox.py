@@ -90,7 +90,7 @@ async def _inbox_poll(exchange: Exchange, after: int | None, wait_s: float) -> A
             # From `after` on: what came since the read above is replayed.
             context.sink.sessions.take_reports(channel, after)
             await channel.wait(wait_s)
-        items = [status_document(status) for status in channel.statuses]
+        items = [status_document(status) for status in channel.statuses()]
     cursor = items[-1]["seq"] if items else after
     return json_reply({"items": items} if cursor is None else {"items": items, "cursor": str(cursor)})
 

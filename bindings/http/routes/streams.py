@@ -98,7 +98,7 @@ async def poll_once(exchange: Exchange, thing_id: str, kind: Kind, name: str, wa
             found = await _next_after(exchange, pattern, position.row)
             if found is None:
                 await channel.wait(wait_s)
-                found = channel.publications[0] if channel.publications else None
+                found = next(iter(channel.publications()), None)
             # Whoever is gone meanwhile was given nothing.
             position.row = (found.row_id if found is not None else 0) or sessions.told_row
             return found
@@ -223,7 +223,7 @@ async def _long_poll(exchange: Exchange, wanted: Wanted, after: int | None, wait
             items, cursor, _ = await _page(exchange, wanted, after, limit)
         if not items and not exchange.is_head:
             await channel.wait(wait_s)
-    fresh = [one for one in channel.publications if one.row_id == 0 or one.row_id > (cursor or 0)]
+    fresh = [one for one in channel.publications() if one.row_id == 0 or one.row_id > (cursor or 0)]
     if not items:
         items = [publication_document(one) for one in fresh]
         cursor = max([cursor or 0, *(one.row_id for one in fresh)])

@@ -1,6 +1,7 @@
 """What a page from elsewhere can make a browser send, and what comes of it: nothing that changes anything."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -49,6 +50,41 @@ async def test_a_foreign_page_changes_nothing_by_basic(lamps: House, fields: dic
     assert read.status_code == 200, "a page cannot read what is answered to it"
 
 
+@pytest.mark.parametrize("fields", [*FOREIGN, {}])
+async def test_a_foreign_page_changes_and_reads_nothing_by_cookie(lamps: House, fields: dict[str, str]) -> None:
+    own = {"origin": lamps.url}
+    async with lamps.client() as client:
+        given = {"login": "operator1", "password": PASSWORD, "cookie": True}
+        assert (await client.post("/authn/login", json=given, headers=own)).status_code == 200
+        form = {"content-type": "application/x-www-form-urlencoded", **fields}
+        invoked = await client.post("/things/dtw:lights:lamp/actions/blink", headers=form)
+        read = await client.get("/authn/profile", headers=fields)
+        by_own_page = await client.post("/things/dtw:lights:lamp/actions/blink", headers=own)
+
+    assert (invoked.status_code, read.status_code) == (403, 403 if fields else 200)
+    assert by_own_page.status_code == 201
+
+
+@pytest.mark.parametrize("fields", [*FOREIGN, {}])
+async def test_a_foreign_page_takes_no_requests_away_from_an_agent(lamps: House, fields: dict[str, str]) -> None:
+    async with lamps.client() as client:
+        taken = await client.get("/agent/requests?wait=0", auth=("lights", lamps.tokens["lights"]), headers=fields)
+
+    assert taken.status_code == (403 if fields else 200)
+
+
+@pytest.mark.parametrize("fields", FOREIGN)
+@pytest.mark.parametrize(
+    "path", ["/authn/login", "/authn/provision", "/authn/claim", "/authn/refresh", "/authn/logout"]
+)
+async def test_a_form_of_a_foreign_page_gets_nowhere(lamps: House, path: str, fields: dict[str, str]) -> None:
+    body = json.dumps({"login": "operator1", "password": PASSWORD, "clientID": "d", "publicKey": "k", "code": "c"})
+    async with lamps.client() as client:
+        for kind in ("text/plain", "application/x-www-form-urlencoded"):
+            sent = await client.post(path, content=body, headers={"content-type": kind, **fields})
+            assert sent.status_code in (401, 403, 415), sent.text
+
+
 @pytest.mark.parametrize("origin", [True, False])
 async def test_programs_and_own_pages_act_by_basic(lamps: House, origin: bool) -> None:
     fields = {"origin": lamps.url} if origin else {}
@@ -91,7 +127,9 @@ async def _answer(url: str, request: str) -> str:
         return line.decode().strip()
 
 
-@pytest.mark.parametrize(("path", "protocol"), [("/mqtt", "mqtt"), ("/wot/ws", "webthingprotocol"), ("/ws", "x")])
+@pytest.mark.parametrize(
+    ("path", "protocol"), [("/mqtt", "mqtt"), ("/wot/ws", "webthingprotocol"), ("/ws", "x"), ("/stub/connect", "x")]
+)
 async def test_one_rule_of_origins_holds_for_every_websocket(tmp_path: Path, path: str, protocol: str) -> None:
     async with skep(tmp_path / "home") as runtime:
         host = runtime.http.removeprefix("http://")
@@ -151,3 +189,18 @@ async def test_browsers_are_held_to_tls_where_they_trust_the_certificate(tmp_pat
 
     assert ("strict-transport-security" in secure.headers) is hsts
     assert "strict-transport-security" not in plain.headers
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_gateway_with_a_certificate_of_its_own_tells_browsers_so(tmp_path: Path, is_own: bool) -> None:
+    other = Certificates(tmp_path / "other", wall_clock)
+    files = {
+        "certificate": str(tmp_path / "other" / "server.pem"),
+        "certificate_key": str(tmp_path / "other" / "server.key"),
+    }
+    async with skep(tmp_path / "home", tls=True, security=files if is_own else {}) as runtime:
+        context = other.client_context() if is_own else runtime.running.certificates.client_context()
+        async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+            reply = await client.get(f"{runtime.https}/livez")
+
+    assert ("strict-transport-security" in reply.headers) is is_own

@@ -10,13 +10,14 @@ import anyio
 import httpx
 import pytest
 
-from bindings.http.channels import StreamChannel
+from bindings.http.channels import CollectingChannel, StreamChannel
 from bindings.http.config import HttpConfig
 from bindings.http.sse import EventEncoder, Spelling, event, event_bytes
 from runtime.ports import Publication
 from tests.bindings.http.support import LAMP, PASSWORD, Events, House, eventually, lamp_house
 from things.addresses import Kind, TwinID
 from things.delivery import DeliveryStatus, State
+from things.errors import Unauthenticated
 from things.identity import AccountType, Principal, Role
 from things.jsontext import encode
 
@@ -308,6 +309,9 @@ class _NoSessions:
 
     def dropped(self, session: object, kind: str, reason: str) -> None: ...
 
+    def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
+        return name != "hidden"
+
 
 def _channel(**options: Any) -> StreamChannel:
     given = {"coalesce": False, "max_events": 3, "max_bytes": 10_000, "abort": None} | options
@@ -355,6 +359,40 @@ async def test_event_channel_closes_when_it_overflows_and_cuts_a_writer_that_is_
     assert channel.closed_because == "queue-full"
     assert channel.take(b"") == b""
     assert cut == [True]
+
+
+def _collecting(sessions: "_NoSessions") -> CollectingChannel:
+    return CollectingChannel(
+        sessions,  # type: ignore[arg-type]
+        Principal(account="a", type=AccountType.CONSUMER, role="viewer"),
+        session_id="s",
+        source=None,
+        limit=10,
+    )
+
+
+async def test_a_long_poll_gives_nothing_that_came_before_its_client_was_cut_off() -> None:
+    for reason in ("revoked", "ended", "token-expired"):
+        channel = _collecting(_NoSessions())
+        channel.publish(_value("x", 1), ())
+        channel.close(reason)
+
+        with pytest.raises(Unauthenticated):
+            channel.publications()
+        with pytest.raises(Unauthenticated):
+            channel.statuses()
+
+
+async def test_a_long_poll_gives_what_came_as_far_as_it_may_be_seen_by_then() -> None:
+    sessions = _NoSessions()
+    channel = _collecting(sessions)
+    for name in ("x", "hidden"):
+        channel.publish(_value(name, 1), ())
+    assert [one.name for one in channel.publications()] == ["x", "hidden"]
+
+    sessions.rights = 1
+
+    assert [one.name for one in channel.publications()] == ["x"]
 
 
 async def test_a_replaying_channel_drops_what_history_will_bring() -> None:

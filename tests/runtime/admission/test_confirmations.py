@@ -53,6 +53,7 @@ def test_token_is_good_once_for_the_same_message() -> None:
     "change",
     [
         {"principal": principal("mallory")},
+        {"principal": replace(principal("alice"), account_id="2-another-of-the-name")},
         {"operation": Operation.CALL_RPC},
         {"thing_id": "dtw:house:gate"},
         {"name": "close"},
