@@ -97,6 +97,7 @@ class _CredentialRow(_Row, table=True):
     used: int | None = Field(sa_type=BigInteger)
     expires: int | None = Field(sa_type=BigInteger)
     ended: int | None = Field(sa_type=BigInteger)
+    because: str | None
 
 
 class _DeviceRequestRow(_Row, table=True):

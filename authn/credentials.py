@@ -9,11 +9,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-MAX_ENDED = 200
-"""Of one account, certificates not counted; those that ended first are forgotten."""
-ENDED_KEPT_US = 90 * 86_400 * 1_000_000
-"""How long an ended one is listed; a certificate at least as long as it would have been valid, since one of which
-nothing is known may be one of an earlier version."""
+MAX_LEFT = 200
+"""Of one account, those that were left or replaced: logins that were logged out of, above all. The first go first."""
+LEFT_KEPT_US = 90 * 86_400 * 1_000_000
+MAX_REVOKED = 1_000
+"""Of one account, those that were taken from it."""
+REVOKED_KEPT_US = 400 * 86_400 * 1_000_000
+"""Longer than a request may wait that was asked with it. Certificates are kept as long as they would be valid, too: one
+of which nothing is known may be one of an earlier version."""
+LEFT = frozenset({"logout", "expired", "replaced"})
+"""Why one ended that nobody took away."""
 
 
 class CredentialKind(StrEnum):
@@ -50,6 +55,13 @@ class Credential:
     used: int | None = None
     expires: int | None = None
     ended: int | None = None
+    because: str | None = None
+    """Why it ended."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it ended without being taken away."""
+        return self.because in LEFT
 
     @property
     def name(self) -> str:
@@ -74,13 +86,17 @@ def lineage(first: Credential, among: Iterable[Credential]) -> list[Credential]:
 def forgotten(credentials: Mapping[str, Credential], now: int) -> Iterator[Credential]:
     """Those of one account that need not be kept any longer."""
     ended = sorted((one for one in credentials.values() if one.ended is not None), key=lambda one: -(one.ended or 0))
-    others = 0
+    left = revoked = 0
     for one in ended:
+        age = now - (one.ended or 0)
         if one.kind is CredentialKind.CERTIFICATE:
-            is_kept = (one.expires or 0) > now or now - (one.ended or 0) < ENDED_KEPT_US
+            is_kept = (one.expires or 0) > now or age < REVOKED_KEPT_US
+        elif one.is_left:
+            left += 1
+            is_kept = left <= MAX_LEFT and age < LEFT_KEPT_US
         else:
-            others += 1
-            is_kept = others <= MAX_ENDED and now - (one.ended or 0) < ENDED_KEPT_US
+            revoked += 1
+            is_kept = revoked <= MAX_REVOKED and age < REVOKED_KEPT_US
         if not is_kept:
             yield one
     for one in credentials.values():

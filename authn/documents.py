@@ -49,6 +49,7 @@ def credential_document(credential: Credential) -> dict[str, JSONValue]:
         "lastUsed": _time(credential.used),
         "expires": _time(credential.expires),
         "ended": _time(credential.ended),
+        "because": credential.because,
     }
 
 
@@ -68,6 +69,7 @@ def holding_document(holding: Holding) -> dict[str, JSONValue]:
         "lastUsed": None,
         "expires": _time(holding.expires),
         "ended": None,
+        "because": None,
     }
 
 

@@ -37,7 +37,7 @@ def credential_id(principal: Principal) -> str | None:
 def standing(register: Register, principal: Principal, *, after_logout: bool = False) -> Principal | None:
     """`principal` with the type and role its account has now; None if its account or its login stands no more. A
     credential that merely expired was taken from nobody: it stands as long as it is in the register. With
-    `after_logout` a login that has ended counts as long as its password does: who leaves wants what they asked for."""
+    `after_logout` a login that was left counts as long as its password does: who leaves wants what they asked for."""
     if principal.account in RESERVED_ACCOUNTS:
         # The built-in services, and the owner at the control socket; nobody logs in as these.
         return principal
@@ -69,6 +69,9 @@ def _is_login(register: Register, account: Account, principal: Principal) -> boo
 def _is_password(register: Register, account: Account, principal: Principal) -> bool:
     credential = principal.credential or ""
     if principal.account_id != account.account_id or not credential.startswith(_PASSWORD):
+        return False
+    login = register.credentials.get(principal.login_id or "")
+    if login is not None and login.ended is not None and not login.is_left:
         return False
     return register.standing(_password_id(credential, account.account_id), CredentialKind.PASSWORD) is not None
 

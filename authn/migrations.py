@@ -141,6 +141,10 @@ STEPS: tuple[tuple[str, Sequence[str]], ...] = (
             "ALTER TABLE accounts DROP COLUMN public_key",
         ),
     ),
+    (
+        "why a credential ended",
+        ("ALTER TABLE credentials ADD COLUMN because VARCHAR(64)",),
+    ),
 )
 
 

@@ -182,7 +182,7 @@ class Register:
     async def remove(self, name: str) -> None:
         """Remove an account; its credentials end, and are known for a while."""
         account = self.accounts[name]
-        ended = self._ended(self.of(account))
+        ended = self._ended(self.of(account), "removed")
         dropped = self._dropped(account.account_id, ended)
         try:
             await self._write(lambda: self._store.remove_account(name, *ended, without=dropped))
@@ -204,7 +204,7 @@ class Register:
     ) -> None:
         """End credentials of one account and store what takes their place, all or none; then tell of these, or what
         `tells` says. With a login its access tokens are forgotten."""
-        ended, fresh = self._ended(credentials), tuple(also)
+        ended, fresh = self._ended(credentials, reason), tuple(also)
         gone = {one.credential_id for one in ended}
         own = self.ever(account.account_id)
         access = [one for one in own.values() if one.kind is CredentialKind.ACCESS and one.parent in gone]
@@ -251,9 +251,9 @@ class Register:
 
     # ------------------------------------------------------------ private
 
-    def _ended(self, credentials: Iterable[Credential]) -> list[Credential]:
+    def _ended(self, credentials: Iterable[Credential], reason: str) -> list[Credential]:
         now = self._clock()
-        return [replace(one, ended=now) for one in credentials]
+        return [replace(one, ended=now, because=reason) for one in credentials]
 
     def _dropped(self, account_id: str, ended: Iterable[Credential]) -> tuple[str, ...]:
         own = {**self.ever(account_id), **{one.credential_id: one for one in ended}}

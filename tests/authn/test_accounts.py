@@ -63,7 +63,11 @@ TOLD_APART = 3
 """The step from which on accounts have ids of their own."""
 
 
-@pytest.mark.parametrize("done", range(1, len(authn.migrations.STEPS)))
+REGISTER = [name for name, _ in authn.migrations.STEPS].index(CREDENTIALS)
+"""How many steps there were before all that proves an account stood in one table."""
+
+
+@pytest.mark.parametrize("done", range(1, REGISTER + 1))
 def test_each_older_schema_is_brought_up_to_date_with_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
@@ -102,7 +106,7 @@ def test_each_older_schema_is_brought_up_to_date_with_its_rows(
 
 def test_all_that_proved_an_account_is_taken_into_the_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = authn.migrations.STEPS
-    monkeypatch.setattr(authn.migrations, "STEPS", steps[: [name for name, _ in steps].index(CREDENTIALS)])
+    monkeypatch.setattr(authn.migrations, "STEPS", steps[:REGISTER])
     engine = authn.accounts._engine(tmp_path / "accounts.db", None)
     authn.migrations.migrate(engine, now=1, file=tmp_path / "accounts.db")
     engine.dispose()
@@ -133,6 +137,28 @@ def test_all_that_proved_an_account_is_taken_into_the_register(tmp_path: Path, m
         "l2": ("login", "2-x", "p2", "r2"),
     }
     assert (found["1f"].ended, found["1f"].used, found["l1"].used, found["l1"].source) == (6, 4, 4, "::1")
+    store.close()
+
+
+def test_credentials_that_ended_before_it_was_kept_why_are_not_taken_for_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = authn.migrations.STEPS
+    monkeypatch.setattr(authn.migrations, "STEPS", steps[: REGISTER + 1])
+    engine = authn.accounts._engine(tmp_path / "accounts.db", None)
+    authn.migrations.migrate(engine, now=1, file=tmp_path / "accounts.db")
+    engine.dispose()
+    with sqlite3.connect(tmp_path / "accounts.db") as connection:
+        connection.execute(
+            "INSERT INTO credentials VALUES ('l1', 'login', '1-', 'pump', NULL, '', '', 'r', NULL, 3, NULL, 9, 4)"
+        )
+    connection.close()
+    monkeypatch.setattr(authn.migrations, "STEPS", steps)
+
+    store = opened(tmp_path)
+
+    (login,) = store.credentials()
+    assert (login.ended, login.because, login.is_left) == (4, None, False)
     store.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 from authn.accounts import AccountStore
 from authn.authenticator import LocalAuthenticator
 from authn.certificates import Certificates
-from authn.credentials import ENDED_KEPT_US, MAX_ENDED, Credential, CredentialKind, lineage
+from authn.credentials import REVOKED_KEPT_US, Credential, CredentialKind, lineage
 from authn.lineage import credential_id
 from authn.logins import MAX_ACCESS
 from authn.register import NOTED_EVERY_US
@@ -227,21 +227,39 @@ async def test_uses_are_known_by_the_hour_and_after_a_restart(tmp_path: Path, cl
         assert one(authenticator, "pump", CredentialKind.TOKEN).used == clock()
 
 
-async def test_what_has_ended_is_kept_within_bounds(authenticator: LocalAuthenticator, clock: Clock) -> None:
+async def test_what_has_ended_is_kept_within_bounds(
+    authenticator: LocalAuthenticator, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("authn.credentials.MAX_REVOKED", 20)
     await claimed(authenticator)
     await consumer(authenticator, "vera")
-    for _ in range(MAX_ENDED + 20):
+    for _ in range(30):
         _, text = await authenticator.administration.issue_token("vera", by="root")
         clock.pass_s(1)
         await authenticator.administration.revoke_token(authenticator.verify(text).login_id or "", by="root")
     account_id = authenticator.register.account("vera").account_id
-    assert len(authenticator.register.ever(account_id)) == MAX_ENDED + 1  # the password stands
+    assert len(authenticator.register.ever(account_id)) == 21  # the password stands
 
-    clock.pass_s(ENDED_KEPT_US / 1_000_000)
+    clock.pass_s(REVOKED_KEPT_US / 1_000_000)
     await authenticator.keep_house()
 
     assert [kept.kind for kept in authenticator.register.ever(account_id).values()] == [CredentialKind.PASSWORD]
     assert len(authenticator._store.credentials()) == len(authenticator.register.credentials)
+
+
+async def test_what_was_asked_by_a_login_outlives_its_logout_and_not_its_revocation(
+    authenticator: LocalAuthenticator,
+) -> None:
+    await claimed(authenticator)
+    await consumer(authenticator, "vera")
+    left = (await authenticator.open_login("vera", GOOD, source=HOST)).principal
+    taken = (await authenticator.open_login("vera", GOOD, source=HOST)).principal
+    await authenticator.logout(left)
+    await authenticator.administration.revoke(taken.login_id or "", by="root")
+
+    assert authenticator.standing(left) is None
+    assert authenticator.standing(left, after_logout=True) == left
+    assert authenticator.standing(taken, after_logout=True) is None
 
 
 async def test_a_login_has_so_many_access_tokens_and_those_before_are_refused(

@@ -77,7 +77,10 @@ class Rights:
 
     async def take(self, case: Case) -> None:
         """End the right of the case."""
+        await self._take(case)
         case.revoked_at = self.runtime.running.runtime.clock()
+
+    async def _take(self, case: Case) -> None:
         stores, name = self.runtime.running.stores, case.name
         administration = stores.authenticator.administration
         match case.revocation:
