@@ -60,6 +60,21 @@ def test_exit_codes_are_documented_as_they_are() -> None:
         assert row.rstrip(" |") in OPERATIONS, row
 
 
+def test_tests_that_security_names_are_there() -> None:
+    text = (ROOT / "SECURITY.md").read_text("utf-8")
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text("utf-8"), re.M)
+    }
+
+    named = set(re.findall(r"`(test_\w+)`", text))
+
+    assert len(named) > 10
+    assert not named - there
+    assert not [path for path in re.findall(r"`(tests/[^`]+)`", text) if not (ROOT / path).exists()]
+
+
 @pytest.mark.parametrize(
     "page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md")), ids=lambda p: p.name
 )

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from tests.support import skep
-from tests.trials.canary.honest import METERS, Waits, canary, load, td
+from tests.trials.canary.honest import METERS, Canary, Waits, canary, load, td
 from tests.trials.canary.neighbours import PASSWORD, Played, Site, neighbours
 from tests.trials.process import RuntimeProcess, add, furnished, runtime_process
 
@@ -136,7 +136,7 @@ async def measured(
                     played = await playing
                     grown = memory.memory_info().rss - before
                     part = (honest.acknowledged - taken) / max(1, honest.sent - sent)
-                    kept = await _kept(memory, before, settle_s)
+                    kept = await _kept(memory, before, settle_s, bird)
                     rows.append(Row(kind=kind, played=played, waits=waits, load=part, grown=grown, kept=kept))
                     print(rows[-1].text(), flush=True)
                     assert process.is_running, process.said()
@@ -149,11 +149,11 @@ async def measured(
     return alone, rows
 
 
-async def _kept(memory: psutil.Process, before: int, settle_s: float) -> int:
-    """What has not been handed back, a minute later at most."""
+async def _kept(memory: psutil.Process, before: int, settle_s: float, bird: Canary) -> int:
+    """What has not been handed back, a minute later at most; the canary goes on asking, since silence is cut off."""
     end = time.monotonic() + settle_s
-    while (kept := memory.memory_info().rss - before) > SETTLED_BYTES and time.monotonic() < end:  # noqa: ASYNC110
-        await asyncio.sleep(0.5)
+    while (kept := memory.memory_info().rss - before) > SETTLED_BYTES and time.monotonic() < end:
+        await bird.ask(0.5)
     return kept
 
 
