@@ -42,6 +42,7 @@ from gateway.exposition import Exposition
 from gateway.health import Condition
 from gateway.holdings import SessionHoldings
 from gateway.home import gateway_id
+from gateway.queues import Queues
 from gateway.retention import Retention
 from gateway.running import MQTT_PATH, Running
 from gateway.sealing import Sealing
@@ -140,12 +141,18 @@ class Assembly:
             steady=stores.clocks.steady,
             record=lambda where: stores.authenticator.audit.record("backup", by="skep", target=where),
         )
+        self._queues = Queues(
+            waiting=lambda: self.runtime.waiting_requests,
+            oldest=twin.ledger.oldest_waiting,
+            steady=stores.clocks.steady,
+        )
         self.chores = Chores(
             stores=stores,
             certificates=self.certificates,
             retention=self.retention,
             upkeep=self.upkeep,
             backups=self.backups,
+            queues=self._queues,
         )
         self._holdings: list[Holdings] = []
         for service in self._services(views):
@@ -173,7 +180,7 @@ class Assembly:
             descriptors=self.descriptors,
             counters=self.runtime.metrics,
             chores=(self.sealing, self.retention, self.upkeep, self.backups),
-            measured=(self.sealing, self.upkeep, self.backups),
+            measured=(self.sealing, self.upkeep, self.backups, self._queues),
         )
         tls = self.certificates.server_context() if config.http.https or config.mqtt.mqtts else None
         engine = mqtt_engine(config, tls, stores.home, stores.clocks.steady, max_connections=self.descriptors.mqtt)

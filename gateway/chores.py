@@ -11,6 +11,7 @@ import anyio
 from authn.certificates import Certificates
 from gateway.backup.schedule import Schedule
 from gateway.backup.stillness import allowed_to_remove
+from gateway.queues import Queues
 from gateway.retention import Retention
 from gateway.stores import Stores
 from gateway.upkeep import Upkeep
@@ -30,6 +31,7 @@ class Chores:
     retention: Retention
     upkeep: Upkeep
     backups: Schedule
+    queues: Queues
 
     async def serve(self) -> None:
         """Do all of them again and again, until cancelled. What fails holds nothing else up."""
@@ -39,6 +41,7 @@ class Chores:
             partial(self._removing, self.upkeep.keep),
             self._renew,
             self.backups.keep,
+            self.queues.keep,
             lambda: anyio.to_thread.run_sync(self.stores.time.note),
             self.stores.authenticator.keep_house,
         )

@@ -181,6 +181,11 @@ class Runtime:
         self._router = self._routed(authorizer, audit)
         self._verdicts = Verdicts(self._router, authorizer, storage.directory)
 
+    @property
+    def waiting_requests(self) -> int:
+        """Actions and property writes that wait for their agents."""
+        return sum(self._requests.waiting.by_agent.values())
+
     def take_limits(self, settings: Settings) -> None:
         """Go on with other budgets of senders and limits of requests; everything else of `settings` is not looked at.
         What an account has used up stays so."""

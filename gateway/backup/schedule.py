@@ -55,13 +55,7 @@ class Schedule:
 
     async def keep(self) -> None:
         """Take note of backups that were finished, by whomever, and begin one that is due."""
-        found = await anyio.to_thread.run_sync(last_taken, self.home)
-        if found is not None and found != self._last:
-            self._last = found
-            self._failed = None
-            where = f"{found.to} {found.name}, {'with' if found.has_keys else 'without'} keys"
-            self.record(where)
-            log.info("a backup was taken", extra={"to": found.to, "name_": found.name, "bytes": found.bytes})
+        self._take_note(await anyio.to_thread.run_sync(last_taken, self.home))
         if self.to is None or self._is_running:
             return
         now = self.steady()
@@ -74,8 +68,23 @@ class Schedule:
             self._is_running = True
             self._due.set()
 
+    def _take_note(self, found: Taken | None) -> None:
+        if found is not None and found != self._last:
+            self._last = found
+            self._failed = None
+            where = f"{found.to} {found.name}, {'with' if found.has_keys else 'without'} keys"
+            self.record(where)
+            log.info("a backup was taken", extra={"to": found.to, "name_": found.name, "bytes": found.bytes})
+
     async def serve(self) -> None:
-        """Run what is due, for ever."""
+        """Run what is due, until cancelled; then take note of what was finished since the last look, such as the one
+        by hand for which a folder was opened."""
+        try:
+            await self._run_due()
+        finally:
+            self._take_note(last_taken(self.home))
+
+    async def _run_due(self) -> None:
         while True:
             await self._due.wait()
             self._due = anyio.Event()

@@ -1,7 +1,8 @@
 """What is known of the last backup: read at each start, apart from what takes one and its imports."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.backup.contents import NOTE
@@ -22,6 +23,8 @@ class Taken:
     has_keys: bool
     removed: tuple[str, ...] = ()
     """Older backups that went."""
+    outside: Mapping[str, str] = field(default_factory=dict)
+    """What belongs to the gateway and is not in it, and where that is or how it is copied."""
 
 
 def last_taken(home: Path) -> Taken | None:

@@ -104,6 +104,7 @@ def _taken(
         last_row=manifest.last_row,
         has_keys=manifest.has_keys,
         removed=removed,
+        outside=dict(manifest.outside),
     )
 
 
@@ -167,7 +168,10 @@ class _Copying:
         if self._config.history.lake is not None:
             found["lake"] = self._config.history.lake
         if self._config.database_url is not None:
-            found["database"] = "accounts, directory, latest values and requests are on a PostgreSQL server"
+            found["database"] = (
+                "accounts, directory, latest values and requests are on a PostgreSQL server; just before each backup: "
+                "pg_dump --format=custom --file=skep.dump DATABASE"
+            )
         return found
 
     def _copied(self, writing: Writing, path: str) -> Entry:

@@ -88,6 +88,8 @@ def create(
         return
     where = Path(found.to) / found.name if found.name != Path(found.to).name else found.to
     click.echo(plain(f"backup  {where}: {found.files} files, {found.bytes} bytes, up to row {found.last_row}"))
+    for what, where_ in found.outside.items():
+        click.echo(plain(f"not in it: {what} ({where_})"))
     if not found.has_keys:
         click.echo("without keys: where it is restored, every token and certificate ends")
     elif not encrypt:

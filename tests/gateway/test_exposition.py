@@ -8,8 +8,10 @@ import httpx
 import pytest
 from prometheus_client.openmetrics import parser
 
+from gateway.queues import Queues
 from tests.metrics import measured, read
 from tests.support import PUMP, skep
+from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +46,33 @@ async def test_what_happened_is_counted_by_operation_and_binding(tmp_path: Path)
     assert found["process_open_fds"] > 3
     (build,) = [name for name in found if name.startswith("skep_build_info{")]
     assert re.search(r'version="\d', build)
+
+
+async def test_what_waits_for_agents_is_counted_with_the_age_of_the_oldest(tmp_path: Path) -> None:
+    async with skep(tmp_path) as house:
+        ann, stores = await house.add("ann"), house.running.stores
+        await house.add("works", "agent")
+        await stores.twin.directory.put("dtw:works:pump", ThingDescription.of(PUMP, agent=True), agent="works")
+        bearer = {"authorization": f"Bearer {ann.token}"}
+        async with httpx.AsyncClient(base_url=house.http, headers=bearer) as client:
+            for number in range(2):
+                assert (await client.post("/things/dtw:works:pump/actions/setSpeed", json=number)).is_success
+            found = read((await client.get("/metrics")).text)
+        assert await stores.twin.ledger.oldest_waiting() is not None
+
+    assert found["skep_requests_waiting"] == 2
+    assert found["skep_requests_oldest_waiting_seconds"] == 0  # nobody has looked yet
+
+
+async def test_the_age_of_the_oldest_follows_the_steady_clock() -> None:
+    now, oldest = 50_000_000, 8_000_000
+
+    async def looked() -> int | None:
+        return oldest
+
+    queues = Queues(waiting=lambda: 3, oldest=looked, steady=lambda: now)
+    await queues.keep()
+    assert measured(queues.metrics()) == {"skep_requests_waiting": 3, "skep_requests_oldest_waiting_seconds": 42}
 
 
 async def test_open_metrics_are_given_to_who_asks_for_them(tmp_path: Path) -> None:

@@ -30,6 +30,22 @@ def test_backup_of_a_home_is_listed_verified_and_restored(tmp_path: Path, capsys
     assert main(["stores", "ls", "--home", new]) == 0
 
 
+def test_backup_by_hand_is_in_the_audit_log_and_says_what_is_not_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, to = tmp_path / "home", tmp_path / "site.tar"
+    with process(home):
+        pass
+    (home / "skep.toml").write_text(f'[history]\nlake = "{tmp_path / "lake"}"\n')
+
+    assert main(["backup", "create", str(to), "--home", str(home)]) == 0
+
+    assert f"not in it: lake ({tmp_path / 'lake'})" in capsys.readouterr().out
+    told = "".join(path.read_text() for path in sorted((home / "audit").rglob("*.jsonl")))
+    assert '"backup"' in told
+    assert "site.tar" in told
+
+
 def test_encrypted_backup_needs_its_passphrase(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def test_a_folder_that_was_damaged_starts_again_once_it_was_repaired(
     assert "works" in capsys.readouterr().out
     assert main(["stores", "ls", "--home", str(home)]) == 1  # until somebody has seen it
     assert "repaired" in capsys.readouterr().out
-    assert any("repair accounts.db" in path.read_text() for path in (home / "audit").iterdir())
+    assert any("repair accounts.db" in path.read_text() for path in (home / "audit").rglob("*.jsonl"))
 
 
 def test_a_store_of_which_nothing_is_left_is_not_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ async def test_what_was_refused_starts_when_it_is_asked_for(left: Left, tmp_path
     async with skep(home) as running:
         authenticator = running.running.stores.authenticator
         await authenticator.audit.flush()
-        assert any("accept accounts.db" in path.read_text() for path in (home / "audit").iterdir())
+        assert any("accept accounts.db" in path.read_text() for path in (home / "audit").rglob("*.jsonl"))
     damages.missing(home / "accounts.db")
     with pytest.raises(StorageDamaged, match="missing"):
         await _held(home, left.works)

@@ -174,6 +174,14 @@ class LedgerStore:
 
         return await self._database.read(counted)
 
+    async def oldest_waiting(self) -> int | None:
+        """When the oldest row that is pending was made (µs UTC); None where none is."""
+        oldest = text(
+            "SELECT created FROM requests WHERE opened = (SELECT min(opened) FROM requests WHERE state = 'pending')"
+        )
+        found = await self._database.read(lambda connection: connection.execute(oldest).scalar())
+        return None if found is None else int(found)
+
     async def due(self, now: int, *, limit: int) -> Sequence[LedgerRow]:
         """Rows whose clock has run out, earliest first: `expires` while never delivered, `deadline` afterwards (also
         of rows that went back to pending). They are not changed."""
