@@ -238,8 +238,9 @@ def test_decisions_are_explained(skep: Skep, served: Served, hall: str) -> None:
 
 def test_audit_log_is_verified_and_begins_with_the_configuration(skep: Skep, served: Served) -> None:
     assert skep("audit", "verify", "--json", "--home", str(served.home)).json()["intact"] is True
-    first = json.loads((served.home / "audit" / "000001.jsonl").read_text().partition("\n")[0])
-    assert (first["act"], first["by"]) == ("configuration", "skep")
+    lines = (served.home / "audit" / "000001.jsonl").read_text().splitlines()
+    beginning, first = (json.loads(line) for line in lines[:2])
+    assert (beginning["act"], first["act"], first["by"]) == ("log", "configuration", "skep")
     assert first["details"] == {"set": "http.http http.https mqtt.mqtt mqtt.mqtts"}
 
 
