@@ -17,7 +17,7 @@ from types import TracebackType
 from pydantic import JsonValue
 
 from skep.backoff import Backoff
-from skep.http_client import HTTPClient, Query, json_of, problem_of
+from skep.http_client import HTTPClient, KeptLogin, Query, json_of, problem_of
 from skep.patterns import ChangePattern
 from skep.requested import Requested, Status
 from skep.thing import Thing
@@ -69,11 +69,12 @@ class Consumer:
         *,
         token: str | None = None,
         login: tuple[str, str] | None = None,
+        kept: KeptLogin | None = None,
         ca: str | Path | None = None,
         socket: Path | None = None,
         timeout_s: float = 15.0,
     ) -> None:
-        self.http = HTTPClient(url, token=token, login=login, ca=ca, uds=socket, timeout_s=timeout_s)
+        self.http = HTTPClient(url, token=token, login=login, kept=kept, ca=ca, uds=socket, timeout_s=timeout_s)
         """For what has no method here."""
 
     async def __aenter__(self) -> "Consumer":

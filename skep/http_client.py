@@ -5,11 +5,13 @@ works on both sides of the wire.
 """
 
 import asyncio
+import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import httpx2
 from pydantic import JsonValue
@@ -36,11 +38,20 @@ Query = Sequence[tuple[str, str]]
 _PROBLEM = "problem"
 
 
+class KeptLogin(Protocol):
+    """A login that outlives this program."""
+
+    async def token(self, refresh: Callable[[str], Awaitable[JsonValue]], stale: str | None = None) -> str:
+        """An access token other than `stale`; `refresh` hands in a refresh token. Raises Unauthenticated."""
+        ...
+
+
 class HTTPClient:
     """Requests to one runtime as one account. Enter it, then `json`, `send` or `stream`.
 
     Raises BadAddress for a `url` that cannot be one. Credentials: a `token`, or `login=(account, password)`, which is
-    refreshed before it ends; none on the control socket (`uds`), where the kernel tells who calls.
+    refreshed before it ends, or a `kept` login; none on the control socket (`uds`), where the kernel tells who calls.
+    `tls` is a context of the caller's own, instead of `ca`.
     """
 
     def __init__(
@@ -49,7 +60,9 @@ class HTTPClient:
         *,
         token: str | None = None,
         login: tuple[str, str] | None = None,
+        kept: KeptLogin | None = None,
         ca: str | Path | None = None,
+        tls: ssl.SSLContext | None = None,
         uds: Path | None = None,
         timeout_s: float = 15.0,
     ) -> None:
@@ -58,11 +71,11 @@ class HTTPClient:
             raise BadAddress(f"{url!r} is not an address of a runtime; expected https://HOST:PORT")
         self.url = url.rstrip("/")
         self._place = self.url if uds is None else str(uds)
-        self._token, self._login = token, login
+        self._token, self._login, self._kept = token, login, kept
         self._fresh_until = float("inf")
         self._renewing = asyncio.Lock()
         self._refresh_token: str | None = None
-        verify = client_context(ca) if parts.scheme == "https" else False
+        verify = (tls or client_context(ca)) if parts.scheme == "https" else False
         transport = httpx2.AsyncHTTPTransport(verify=verify, uds=None if uds is None else str(uds), trust_env=False)
         self._client = httpx2.AsyncClient(
             base_url=self.url, transport=transport, timeout=httpx2.Timeout(timeout_s), follow_redirects=False
@@ -73,6 +86,8 @@ class HTTPClient:
         try:
             if self._token is None and self._login is not None:
                 await self._log_in()
+            elif self._token is None and self._kept is not None:
+                self._token = await self._kept.token(self._refreshed)
         except BaseException:
             await self._client.aclose()
             raise
@@ -114,7 +129,7 @@ class HTTPClient:
         try:
             return await self._send(method, path, content, query, headers, timeout_s)
         except (TokenExpired, TokenInvalid):
-            if self._login is None:
+            if self._login is None and self._kept is None:
                 raise
             await self._renew(token)
             return await self._send(method, path, content, query, headers, timeout_s)
@@ -207,17 +222,22 @@ class HTTPClient:
         async with self._renewing:
             if self._token != stale:
                 return
+            if self._kept is not None:
+                self._token = await self._kept.token(self._refreshed, stale)
+                return
             if self._refresh_token is not None:
                 refresh, self._refresh_token = self._refresh_token, None
                 try:
-                    answer = await self._send(
-                        "POST", "/authn/refresh", encode({"refreshToken": refresh}), (), None, None
-                    )
-                    self._logged_in(json_of(answer))
+                    self._logged_in(await self._refreshed(refresh))
                     return
                 except Unauthenticated:
                     pass  # the login may have ended; the password decides
             await self._log_in()
+
+    async def _refreshed(self, refresh_token: str) -> JsonValue:
+        return json_of(
+            await self._send("POST", "/authn/refresh", encode({"refreshToken": refresh_token}), (), None, None)
+        )
 
 
 def json_of(response: httpx2.Response) -> JsonValue:

@@ -34,6 +34,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "backup": ("skep.cli.backup:backup", "Back a data folder up; check and list backups."),
     "restore": ("skep.cli.backup:restore", "Make a data folder of a backup."),
     "audit": ("skep.cli.audit:audit", "The log of security acts."),
+    "login": ("skep.cli.login:login", "Log in at a gateway far away, for all later commands."),
+    "logout": ("skep.cli.login:logout", "End such a login."),
     "ready": ("skep.cli.ready:ready", "Whether the runtime of a data folder serves."),
     "config": ("skep.cli.config:config", "What is configured, and from where; checks and changes."),
     "service": ("skep.cli.service:service", "Run skep as a service of systemd."),

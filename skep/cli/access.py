@@ -6,6 +6,7 @@ a folder that is not there yet: lines that are pasted together begin at once.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,6 +21,7 @@ from click.core import ParameterSource
 from skep.cli.homes import default_home
 from skep.cli.patience import AGAIN_S, Patience
 from skep.consumer import Consumer
+from skep.logins import SavedLogin, saved
 from things.errors import Locked, Unavailable
 
 T = TypeVar("T")
@@ -42,13 +44,15 @@ class Access:
     token: str | None
     ca: Path | None
     json: bool
+    kept: SavedLogin | None = None
+    """The login that was kept for `url`."""
 
     @asynccontextmanager
     async def opened(self, *, live: bool = False) -> AsyncIterator[Consumer]:
         """A consumer that is let in: as the token's account, or as local admin. `live`: only a runtime with listeners
         will do, since an agent is to be heard. Raises Unavailable, Locked."""
         if self.url is not None:
-            async with Consumer(self.url, token=self.token, ca=self.ca) as consumer:
+            async with Consumer(self.url, token=self.token, kept=self.kept, ca=self.ca) as consumer:
                 yield consumer
             return
         async with self._held(live=live), Consumer(socket=self.home / SOCKET) as consumer:
@@ -120,14 +124,27 @@ def chosen_url(home: Path | None, url: str | None) -> str | None:
     raise click.UsageError("give --home or --url, not both")
 
 
+def _with_login(home: Path | None, url: str | None, token: str | None) -> tuple[str | None, SavedLogin | None]:
+    """The address to go by and the login that was kept for it. Without an address it is that of the last login, unless
+    a data folder is named or the default one is there."""
+    if url is not None:
+        return url, saved(url) if token is None else None
+    if home is not None or os.environ.get("SKEP_HOME") or default_home().is_dir():
+        return None, None
+    kept = saved()
+    return (None, None) if kept is None else (kept.url, kept)
+
+
 def access_options(command: Callable[..., T]) -> Callable[..., T]:
     """`--home`, `--url`, `--token`, `--ca` and `--json`, handed to the command as one `access`."""
 
     def wrapped(
         *args: Any, home: Path | None, url: str | None, token: str | None, ca: Path | None, as_json: bool, **rest: Any
     ) -> T:
-        url = chosen_url(home, url)
-        access = Access(home=(home or default_home()).expanduser(), url=url, token=token, ca=ca, json=as_json)
+        url, kept = _with_login(home, chosen_url(home, url), token)
+        where = (home or default_home()).expanduser()
+        ca = ca or (kept.ca if kept is not None else None)
+        access = Access(home=where, url=url, token=token, ca=ca, json=as_json, kept=kept)
         return command(*args, access=access, **rest)
 
     update_wrapper(wrapped, command)
