@@ -317,11 +317,11 @@ def test_evil_pattern_runs_in_linear_time() -> None:
     lamp["properties"]["code"] = {"type": "string", "pattern": "^(a+)+$"}
     td = ThingDescription.of(lamp, agent=True)
 
-    started = time.perf_counter()
+    started = time.process_time()  # a busy machine takes none of it
     with pytest.raises(Invalid):
         td.check_property("code", "a" * 100_000 + "!")
 
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_number_of_patterns_is_bounded() -> None:

@@ -3,7 +3,9 @@ once, delayed, and after a restart. What nobody may do any more is not done beca
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,43 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Principal(account="admin1", type=AccountType.CONSUMER, role=Role.ADMIN)
 Act = Callable[[House], Awaitable[object]]
+DELAY_S = 30
+DELAYED: dict[str, Any] = {
+    "v5": True,
+    "clean": False,
+    "connect_properties": {"SessionExpiryInterval": 600},
+    "will_delay_s": DELAY_S,
+}
+"""A client that leaves a will for later; tests put the clock ahead and need not wait for it."""
+
+
+class Ahead:
+    """How far a clock is ahead."""
+
+    s = 0.0
+
+    def steady(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic() + self.s
+
+    def wall(self) -> int:
+        """µs UTC."""
+        return wall_clock() + int(self.s * 1_000_000)
+
+    def past_the_delay(self) -> None:
+        self.s += DELAY_S + 1
+
+
+@pytest.fixture
+def ahead() -> Ahead:
+    return Ahead()
+
+
+@pytest.fixture
+async def lamp_ahead(tmp_path: Path, ahead: Ahead) -> AsyncIterator[House]:
+    """A house over an engine whose clock tests put ahead."""
+    async with lamp_house(tmp_path / "home", partial(NativeEngine, clock=ahead.steady)) as opened:
+        yield opened
 
 
 def blink(account: str) -> tuple[str, bytes]:
@@ -118,10 +157,10 @@ ACTS: Sequence[Act] = (
 )
 
 
-async def only_the_other_s_will_fired(lamp: House, agent: Client, **options: Any) -> None:
+async def only_the_other_s_will_fired(lamp: House, agent: Client) -> None:
     """Somebody in good standing leaves the same will afterwards; when that has been carried out, the first one's turn
     is over."""
-    async with lamp.client("manager1", will=blink("manager1"), **options) as other:
+    async with lamp.client("manager1", will=blink("manager1")) as other:
         await other.break_off()
     assert (await agent.receive()).topic.startswith("inbox/lights/action/lamp/blink/")
     assert await lamp.twin.ledger.by_reference("manager1", "bye") is not None
@@ -152,20 +191,34 @@ async def test_a_connection_that_ends_with_its_rights_leaves_no_will(lamp: House
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_delayed_will_of_an_account_without_the_right_never_fires(lamp_5: House, act: Act) -> None:
-    kept: dict[str, Any] = {
-        "v5": True,
-        "clean": False,
-        "connect_properties": {"SessionExpiryInterval": 600},
-        "will_delay_s": 1,
-    }
-    async with lamp_5.client("lights") as agent:
+async def test_a_delayed_will_of_an_account_without_the_right_never_fires(
+    lamp_ahead: House, ahead: Ahead, act: Act
+) -> None:
+    lamp = lamp_ahead
+    async with lamp.client("lights") as agent:
         await agent.subscribe("inbox/lights/#")
-        async with lamp_5.client("operator1", will=blink("operator1"), **kept) as mallory:
+        async with lamp.client("operator1", will=blink("operator1"), **DELAYED) as mallory:
             await mallory.break_off()
-        await act(lamp_5)
+        await all_wills_are(lamp, left=1)
+        await act(lamp)
+        ahead.past_the_delay()
+        await all_wills_are(lamp, left=0)
 
-        await only_the_other_s_will_fired(lamp_5, agent, **kept)
+        await only_the_other_s_will_fired(lamp, agent)
+
+
+async def test_a_delayed_will_fires_when_its_time_has_come(lamp_ahead: House, ahead: Ahead) -> None:
+    lamp = lamp_ahead
+    async with lamp.client("lights") as agent:
+        await agent.subscribe("inbox/lights/#")
+        async with lamp.client("operator1", will=blink("operator1"), **DELAYED) as client:
+            await client.break_off()
+        await all_wills_are(lamp, left=1)
+        assert await lamp.twin.ledger.by_reference("operator1", "bye") is None
+
+        ahead.past_the_delay()
+
+        assert (await agent.receive()).topic.startswith("inbox/lights/action/lamp/blink/")
 
 
 async def test_a_will_left_by_a_password_ends_with_the_password(lamp: House) -> None:
@@ -179,18 +232,19 @@ async def test_a_will_left_by_a_password_ends_with_the_password(lamp: House) -> 
         await only_the_other_s_will_fired(lamp, agent)
 
 
-async def test_a_delayed_will_left_by_a_password_ends_with_the_password(lamp_5: House) -> None:
-    kept: dict[str, Any] = {"v5": True, "clean": False, "connect_properties": {"SessionExpiryInterval": 600}}
-    by_password = Client(
-        lamp_5.binding.addresses[0], "operator1", PASSWORD, will=blink("operator1"), will_delay_s=1, **kept
-    )
-    async with lamp_5.client("lights") as agent:
+async def test_a_delayed_will_left_by_a_password_ends_with_the_password(lamp_ahead: House, ahead: Ahead) -> None:
+    lamp = lamp_ahead
+    by_password = Client(lamp.binding.addresses[0], "operator1", PASSWORD, will=blink("operator1"), **DELAYED)
+    async with lamp.client("lights") as agent:
         await agent.subscribe("inbox/lights/#")
         async with by_password as mallory:
             await mallory.break_off()
-        await lamp_5.authenticator.administration.set_password("operator1", "another long password", by="test")
+        await all_wills_are(lamp, left=1)
+        await lamp.authenticator.administration.set_password("operator1", "another long password", by="test")
+        ahead.past_the_delay()
+        await all_wills_are(lamp, left=0)
 
-        await only_the_other_s_will_fired(lamp_5, agent, will_delay_s=1, **kept)
+        await only_the_other_s_will_fired(lamp, agent)
 
 
 async def test_a_will_goes_on_with_the_rights_of_a_changed_role(lamp: House) -> None:
@@ -215,27 +269,22 @@ async def test_a_will_whose_token_merely_expired_is_carried_out(lamp: House) -> 
 
 
 @pytest.mark.parametrize("act", [_disable, _remove_and_add, _demote, _revoke_token])
-async def test_a_delayed_will_of_before_a_restart_is_judged_after_it(tmp_path: Path, act: Act) -> None:
+async def test_a_delayed_will_of_before_a_restart_is_judged_after_it(tmp_path: Path, ahead: Ahead, act: Act) -> None:
     home = tmp_path / "home"
-    kept: dict[str, Any] = {
-        "v5": True,
-        "clean": False,
-        "connect_properties": {"SessionExpiryInterval": 600},
-        "will_delay_s": 2,
-    }
 
     def engine(listeners: Sequence[Listener], limits: Limits) -> NativeEngine:
-        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", wall_clock, limits))
+        return NativeEngine(listeners, limits, SessionStore(home / "mqtt-sessions.db", ahead.wall, limits))
 
     async with lamp_house(home, engine) as lamp:
         tokens = lamp.tokens
         for account in ("operator1", "manager1"):
-            async with lamp.client(account, will=blink(account), **kept) as client:
+            async with lamp.client(account, will=blink(account), **DELAYED) as client:
                 await client.break_off()
         await all_wills_are(lamp, left=2)
     async with house(home, NativeEngine) as offline:
         await act(offline)
 
+    ahead.past_the_delay()
     async with house(home, engine) as lamp:
         lamp.tokens = tokens
         async with lamp.client("lights") as agent:

@@ -209,9 +209,10 @@ async def test_an_engine_stops_at_once_beside_a_flood() -> None:
         await client.connect()
         client.send(wire.publish("t", b"x") * 300_000)
         await served.gate.until(lambda: len(served.gate.messages) > 100)
-        began = time.monotonic()
+        began = time.process_time()
 
-    assert time.monotonic() - began < 2.0
+    # Handling what the client has sent would take far more.
+    assert time.process_time() - began < 2.0
 
 
 async def test_packets_of_a_client_that_is_gone_are_handled_all_the_same() -> None:

@@ -5,7 +5,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -363,11 +363,11 @@ class Client:
 
     async def closed(self) -> bytes:
         """Everything up to the end of the stream."""
-        with anyio.fail_after(TIMEOUT_S):
-            try:
-                return await self.reader.read(-1)
-            except ConnectionResetError:
-                return b""
+        found = b""
+        with anyio.fail_after(TIMEOUT_S), suppress(ConnectionResetError):
+            while part := await self.reader.read(65_536):
+                found += part
+        return found
 
     async def ping(self) -> None:
         """Everything sent so far has been handled when this returns."""
