@@ -1,8 +1,10 @@
 """The gateway as another machine on its network meets it: claimed, verified, followed, by every name it has."""
 
 import base64
+import hashlib
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -237,3 +239,42 @@ async def main():
 asyncio.run(main())
 """
 """The ids of all Things."""
+
+
+COMMANDS = """
+import json, os, subprocess, sys, tempfile
+link, fingerprint, password = sys.argv[1:]
+with tempfile.TemporaryDirectory() as laptop:
+    plain = {k: v for k, v in os.environ.items() if k not in ("SKEP_HOME", "SKEP_URL", "SKEP_TOKEN", "SKEP_CA")}
+    environment = {**plain, "HOME": laptop, "XDG_CONFIG_HOME": laptop}
+    def skep(*arguments, given=""):
+        command = [sys.executable, "-m", "skep", *arguments]
+        done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True, timeout=60)
+        return [done.returncode, done.stdout, done.stderr]
+    login = ["login", link, "--account", "mia", "--password-stdin", "--fingerprint"]
+    print(json.dumps({
+        "foreign": skep(*login, "00" * 32, given=password),
+        "login": skep(*login, fingerprint, given=password),
+        "accounts": skep("client", "ls", "--json"),
+        "logout": skep("logout"),
+    }))
+"""
+"""Commands on the laptop: with another fingerprint, then the right one."""
+
+
+@pytest.mark.parametrize("name", [GATEWAY, f"[{GATEWAY_6}]"])
+async def test_commands_of_a_laptop_claim_and_rule_it_by_its_address(network: Lan, tmp_path: Path, name: str) -> None:
+    gateway = await opened(network, tmp_path / "home", host="[::]" if name.startswith("[") else "0.0.0.0")
+    der = ssl.PEM_cert_to_DER_cert(Path(gateway.ca).read_text())  # noqa: ASYNC240 - once
+    code = (gateway.home / "claim").read_text().strip()
+    link = f"https://{name}:{gateway.https}/#claim={code}"
+
+    found = network.run(
+        network.laptop, COMMANDS, link, hashlib.sha256(der).hexdigest(), "correct horse battery\n", timeout_s=120
+    )
+
+    assert found["foreign"][0] == 3
+    assert "another fingerprint" in found["foreign"][2]
+    assert found["login"][:2] == [0, f"logged in at https://{name}:{gateway.https} as mia\n"]
+    assert [row["clientID"] for row in json.loads(found["accounts"][1])] == ["mia"]
+    assert found["logout"][0] == 0
