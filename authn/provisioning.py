@@ -37,7 +37,7 @@ LABEL = "provisioned"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a device is told; `token` is there once it is approved and has signed."""
+    """What a device is answered; `token` is there once it is approved and has signed."""
 
     state: str
     account: str

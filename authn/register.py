@@ -1,6 +1,6 @@
 """Everything known about accounts and their credentials, in memory for reading, written through to the database.
 
-Changes happen one at a time: first on disk, then here in one synchronous step, then those who asked are told whose
+Changes happen one at a time: first on disk, then here in one synchronous step, then those who asked are notified whose
 credentials ended. Reading never waits. Ending somebody's credentials takes effect here even if the disk fails, and the
 failure is raised.
 """

@@ -1,4 +1,4 @@
-"""What follows a commit happens even if whoever asked for it has left."""
+"""What follows a commit happens even if the caller has left."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ def followed(
     follow: "Callable[[T], R | asyncio.Future[R]]",
     failed: Callable[[], None] | None = None,
 ) -> "asyncio.Future[R]":
-    """The answer for whoever waits: what `follow` makes of an outcome, at once or in its time, or why there is none,
+    """The answer for the caller: what `follow` makes of an outcome, at once or in its time, or why there is none,
     after `failed`. Without a task: nothing is waited for but the commit."""
     answer: asyncio.Future[R] = done.get_loop().create_future()
     done.add_done_callback(partial(_follow, follow, failed, answer))

@@ -1,4 +1,4 @@
-"""Work that belongs to the runtime: whoever asked for it may leave, and it ends with the runtime."""
+"""Work that belongs to the runtime: the caller may leave, and it ends with the runtime."""
 
 import asyncio
 import logging

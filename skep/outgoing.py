@@ -1,7 +1,7 @@
 """What an agent says: readings in batches, reports one by one, each kept until the runtime has acknowledged it.
 
 Order is that of the saying. A batch whose answer asks for some readings again later is followed by those after a pause;
-what the runtime refuses for good is told as a `Problem`.
+what the runtime refuses for good is reported as a `Problem`.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class _Said:
 
 
 class Outgoing:
-    """The outboxes of one agent. `signal` tells of each change; `problem` is told what is refused for good."""
+    """The outboxes of one agent. `signal` reports each change, `problem` what is refused for good."""
 
     def __init__(self, account: str, signal: Signal, *, max_items: int, problem: Callable[[Problem], None]) -> None:
         self._account = account

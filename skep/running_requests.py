@@ -1,9 +1,9 @@
 """Requests under way at an agent: each is handed to its handler once, and its outcome is reported however it ends.
 
 A bounded number of handlers runs at a time; a further request waits unacknowledged, so that the runtime holds back the
-rest, while cancels still come through. A request that is delivered again is told its outcome, or left alone while it is
-being carried out. One that a former run of the program had begun and not ended is begun again only if that does no
-harm: a property write, or an action whose description says `idempotent`.
+rest, while cancels still come through. A request that is delivered again is answered with its outcome, or left alone
+while it is being carried out. One that a former run of the program had begun and not ended is begun again only if that
+does no harm: a property write, or an action whose description says `idempotent`.
 """
 
 import logging

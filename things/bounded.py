@@ -26,7 +26,7 @@ class Bounded(dict[K, V]):
             raise ValueError("a map needs room for one entry")
         self.most = most
         self._keys: list[K] = []
-        """Every key that is here, and those removed since that nobody has taken the place of."""
+        """Every key that is here, and those removed since whose place is still free."""
 
     def __setitem__(self, key: K, value: V) -> None:
         if key not in self:

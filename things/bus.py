@@ -1,7 +1,7 @@
 """Buses that deliver a message by exact match of its `to`: the same small class in a sandbox, a runtime and a node.
 
-A bus knows its adjacent listeners only. `*` is the default route, taken where nobody listens to the exact address.
-Nothing here waits: listeners are plain calls, and whoever needs a deadline sets it around `Responses`.
+A bus knows its adjacent listeners only. `*` is the default route, taken where no listener has the exact address.
+Nothing here waits: listeners are plain calls, and a caller that needs a deadline sets it around `Responses`.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,7 +76,7 @@ class Responses:
         return lambda: self._give_up(key, answered)
 
     def take(self, envelope: Envelope) -> bool:
-        """Hand a response to who waits for it; False if nobody does."""
+        """Hand a response to who waits for it; False if no one does."""
         key = (envelope.to, envelope.id)
         answered = self._waiting.get(key)
         if answered is None:
@@ -127,7 +127,7 @@ class MiniBus:
         return envelope
 
     def receive(self, envelope: Envelope) -> bool:
-        """Take what came from outside; False if nobody here wanted it."""
+        """Take what came from outside; False if no listener here wanted it."""
         if envelope.is_response and self.responses.take(envelope):
             return True
         found = self.listeners.found(envelope.to)
@@ -151,7 +151,7 @@ class MessageBus:
         self._published: dict[str, int] = {}
 
     def post(self, envelope: Envelope) -> bool:
-        """Deliver to who listens here, else through the stub that leads there; False if nobody takes it."""
+        """Deliver to who listens here, else through the stub that leads there; False if no listener takes it."""
         local = self.listeners.at(envelope.to)
         passed = _passed(self.inward if local else self.outward, envelope)
         if passed is None:

@@ -22,7 +22,7 @@ class Decision:
 
     @property
     def is_free(self) -> bool:
-        """Whether it is allowed with nothing to confirm first: what counts where nobody can be asked."""
+        """Whether it is allowed with nothing to confirm first: what counts where no one can be asked."""
         return self.allowed and CONFIRM not in self.obligations
 
 

@@ -57,7 +57,7 @@ REQUESTS = frozenset({"create", "read", "update", "delete", "subscribe", "unsubs
 
 
 class Unknown(SkepError):
-    """A type or method nobody here carries out (501)."""
+    """A type or method that is not carried out here (501)."""
 
     code = "not-implemented"
 

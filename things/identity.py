@@ -9,7 +9,7 @@ from typing import Any
 from things.names import GUEST_PREFIX, checked_account
 
 RESERVED_ACCOUNTS = frozenset({"authn", "authz", "directory", "values", "history", "skep"})
-"""Accounts of the built-in services; nobody else may have these names."""
+"""Accounts of the built-in services; no other account may have these names."""
 
 
 class AccountType(StrEnum):

@@ -257,7 +257,7 @@ class Commit:
     at: int = 0
     """When it was made, µs UTC."""
     marks: Mapping[str, int] = field(default_factory=dict)
-    """How far the tables without row ids have come, by table, in the numbering of whoever writes them."""
+    """How far the tables without row ids have come, by table, in the numbering of their writer."""
     before: str = ""
     """Digest of the commit before (see `things.manifest`), and in a checkpoint of the one it reaches to; empty in
     commits that were made before there were any."""

@@ -27,7 +27,7 @@ from things.lake import (
 
 HEAD = "head.json"
 NOTHING = "-"
-"""Stands for the digest of a commit before the first one, or of one that nobody knows any more."""
+"""Stands for the digest of a commit before the first one, or of one that is not known any more."""
 
 _NAME = re.compile(r"(checkpoint-)?(\d{12})\.json")
 

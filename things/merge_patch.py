@@ -17,7 +17,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The patch that makes `new` of `old`. A member that is null in `new` cannot be told and is left out."""
+    """The patch that makes `new` of `old`. A member that is null in `new` cannot be expressed and is left out."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         if name not in old:

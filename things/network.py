@@ -16,5 +16,5 @@ def is_loopback(host: str) -> bool:
 
 
 def is_link_local(host: str) -> bool:
-    """Whether an address is only good together with an interface of whoever uses it."""
+    """Whether an address is only good together with an interface of its user."""
     return ip_address(host.partition("%")[0]).is_link_local

@@ -184,7 +184,7 @@ class Places:
             return place.host
         if is_loopback(listener.host) and not is_loopback(place.host):
             return None
-        # One listener's address is not another's, such as that of IPv6; and whoever is here reaches every interface.
+        # One listener's address is not another's (IPv6, say); a caller on this machine reaches every interface.
         return reaching[0]
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Log lines of refusals, sampled: whoever is refused the same again and again fills no disk.
+"""Log lines of refusals, sampled: a client that is refused the same again and again fills no disk.
 
 The first refusal of an account (or source address) with a code is written in full. Those that follow are counted, and
 the count is written with the next one when a minute has passed, or by `tell` when none comes any more.

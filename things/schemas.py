@@ -23,7 +23,7 @@ PATTERN_SCHEMAS = 128
 MAX_PATTERNS = 50
 """Patterns in one Thing Description."""
 MAX_PROBLEMS = 50
-"""Problems listed for one value; after these nobody reads on."""
+"""Problems listed for one value; no reader wants more."""
 
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 

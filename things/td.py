@@ -1,6 +1,6 @@
 """The Thing Description as the runtime uses it: read once, kept verbatim, asked many times.
 
-A `ThingDescription` holds the text it was made from; terms nobody knows, their order and every string survive. What is
+A `ThingDescription` holds the text it was made from; unknown terms, their order and every string survive. What is
 derived from the text (the document, affordances, compiled validators) is made when asked for and kept for the Things
 used most recently, so that a directory of many thousands costs little more than their text.
 """

@@ -4,7 +4,7 @@
     complete = model.composed(resolve)            # tm:extends and tm:ref resolved
     td = complete.instantiate(placeholders={"SERIAL": "17"}, additions={"id": "urn:…", …})
 
-Nothing is fetched: whoever composes a model hands in `resolve`, which knows other models by the addresses that this one
+Nothing is fetched: the caller hands in `resolve`, which knows other models by the addresses that this one
 names. Depth, number and size of what is included are bounded.
 """
 

@@ -166,7 +166,7 @@ def presence_names(td: ThingDescription) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Told:
-    """What the providers told, for the TD's own affordances and for those of presence."""
+    """The providers' forms, for the TD's own affordances and for those of presence."""
 
     forms: list[Forms]
     presence: list[Forms]

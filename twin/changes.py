@@ -1,7 +1,7 @@
 """The directory's last changes in order, kept over restarts, for listeners that come back with the last id they heard.
 
 They lie in a ring: a change overwrites the one of `MAX_CHANGES` ago, in the transaction of the write it tells of, so
-that what was acknowledged can be told and the ring never grows. Ids are times (µs UTC) that rise over restarts.
+that what was acknowledged can be reported and the ring never grows. Ids are times (µs UTC) that rise over restarts.
 """
 
 from collections import deque

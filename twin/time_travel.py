@@ -136,7 +136,7 @@ class TimeTravel:
 
 
 def value_document(row: Row) -> dict[str, JSONValue]:
-    """A stored value as the latest ones are told."""
+    """A stored value in the form of the latest ones."""
     return {
         "value": from_json(row.value),
         "created": rfc3339(row.created),

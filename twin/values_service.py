@@ -1,6 +1,6 @@
 """The built-in service of latest values: one implementation behind every binding.
 
-What is hidden from the caller looks unknown; a Thing's presence is told like properties of its own.
+What is hidden from the caller looks unknown; a Thing's presence is shown like properties of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from twin.search import May
 from twin.values import LatestValues
 
 PresenceValues = Callable[[str], Mapping[str, JSONValue]]
-"""`online` and `lastSeen` of a Thing, by the property names under which they are told."""
+"""`online` and `lastSeen` of a Thing, by the property names under which they are shown."""
 
 
 class ValuesService(MethodService):

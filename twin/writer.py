@@ -1,7 +1,7 @@
 """Group commit: one writer thread for each database, one synced commit for everything that waits.
 
 `GroupThread` owns the thread and the queue; what a group is written with is given to it. Promises: jobs run in the
-order they were submitted; a job's end is told only after the commit that holds it; those of a group are told by one
+order they were submitted; a job's end is reported only after the commit that holds it; those of a group by one
 call into the loop. After a failed commit nothing is acknowledged any more (the kernel may have dropped the pages whose
 sync failed, so a later success would prove nothing). A full disk refuses writes and ends by itself when there is room
 again; so does a shortage of descriptors or memory, which is tried again with back-off.
@@ -37,7 +37,7 @@ MAX_GROUP_JOBS = 4_096
 """Jobs after which no more join a transaction; bounds how long the first of them waits for the last."""
 
 RESOLVED_PER_TURN = 256
-"""Ends of jobs that are told in one turn of the loop; publications are passed on behind them."""
+"""Ends of jobs that are reported in one turn of the loop; publications are passed on behind them."""
 
 ENOUGH_JOBS = 8
 """Jobs of one turn of the loop with which an idle thread begins, so that it commits while the loop goes on."""
@@ -104,7 +104,7 @@ class GroupThread(Generic[J, R]):
         self._is_idle = False
         self._waiting = 0
         self._resolving: deque[tuple[_Job, Any]] = deque()
-        """Jobs that are committed and whose end is not told yet; bounded like those that wait."""
+        """Jobs that are committed and whose end is not reported yet; bounded like those that wait."""
         self._closed = False
         self._full = False
         self._failure: SkepError | None = None

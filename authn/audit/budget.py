@@ -78,7 +78,7 @@ class Budgets:
         return None
 
     def due(self, *, everything: bool = False) -> Iterator[tuple[Class, Kind, int]]:
-        """What was left out a minute ago and is not told yet; `everything`: at the end. It counts as told."""
+        """What was left out a minute ago and is not reported yet; `everything`: at the end. It counts as reported."""
         if not self._omitted:
             return
         now = self.monotonic()
@@ -89,7 +89,7 @@ class Budgets:
 
     @property
     def is_owing(self) -> bool:
-        """Something was left out and is not told yet."""
+        """Something was left out and is not reported yet."""
         return bool(self._omitted)
 
     def _takes(self, class_: Class, who: str, per_second: float, now: float) -> bool:

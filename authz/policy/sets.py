@@ -148,7 +148,7 @@ class PolicySets:
         self._rules = 0
         groups = [
             self._set(document.id, ()) for document in documents.values()
-        ]  # disabled ones too: their mistakes are told at once
+        ]  # disabled ones too: their mistakes are reported at once
         active = [group for group in groups if self.documents[group.rule].enabled]
         self._levels = [
             tuple(group for group in active if group.priority == priority)

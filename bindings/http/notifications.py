@@ -58,7 +58,7 @@ async def _stream(exchange: Exchange, wanted: tuple[str, ...]) -> ASGIApp:
     if diff not in (None, "true", "false"):
         raise Invalid("diff is true or false")
     last = exchange.last_event()
-    # Asked at once, so that whoever may not read the directory hears so before a stream begins.
+    # Asked at once, so that a caller who may not read the directory hears so before a stream begins.
     newest = (await service_calls.changes(exchange, None, diff=False, limit=1))["last"]
     if exchange.is_head:
         return stream_headers()

@@ -52,7 +52,7 @@ class Route:
     documented: Documented = field(default_factory=Documented)
 
     def check_query(self, query: Iterable[str]) -> None:
-        """Raises Invalid for a parameter that is not read here: whoever misspells one would get everything."""
+        """Raises Invalid for a parameter that is not read here: a misspelt one would return everything."""
         if self.documented.any_query:
             return
         known = self.documented.query

@@ -1,7 +1,7 @@
 """The runtime's side of its search processes: started with the first search, ended when there is none for a while.
 
 A search holds its interpreter for as long as it takes, and strangers choose what it looks at: in a process of its own
-it delays nobody, can be stopped, and gives its memory back. A process that is late or misbehaves is killed; the next
+it delays no one, can be stopped, and gives its memory back. A process that is late or misbehaves is killed; the next
 search starts another.
 """
 

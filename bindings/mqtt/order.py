@@ -81,7 +81,7 @@ class PublishOrder:
     async def _in_turn(self, thing: str, turn: _Turn) -> AsyncIterator[None]:
         turn.users += 1
         try:
-            # Waiters of a lock are served in the order in which they came, and nobody passes them.
+            # Waiters of a lock are served in the order in which they came, and none passes them.
             async with turn.lock:
                 yield
         finally:

@@ -1,7 +1,7 @@
 """What one turn of the loop writes, gathered: the head and the body of a reply leave together, and the replies of many
 connections one after the other when the turn ends.
 
-Each write to a socket wakes whoever reads it, which is dear on small machines. uvicorn writes head and body apart, and
+Each write to a socket wakes its reader, which is dear on small machines. uvicorn writes head and body apart, and
 every reply as soon as it is made.
 """
 
@@ -51,7 +51,7 @@ class CoalescingTransport(asyncio.Transport):
         parts = self._parts
         if parts:
             self._parts, self._size = [], 0
-            if self.raw.is_closing():  # lost since: there is nobody to read it
+            if self.raw.is_closing():  # lost since: there is no reader
                 return
             self.raw.write(parts[0] if len(parts) == 1 else b"".join(parts))
 

@@ -127,7 +127,7 @@ async def _ended(server: uvicorn.Server, sock: socket.socket) -> None:
     if server.server_state.connections or server.server_state.tasks:
         await server.shutdown(sockets=[sock])
         return
-    # There is nobody to wait for: uvicorn would wait a tenth of a second all the same, for each listener in turn.
+    # No client is left to wait for: uvicorn would wait a tenth of a second all the same, for each listener in turn.
     for listening in server.servers:
         listening.close()
     sock.close()

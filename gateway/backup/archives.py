@@ -105,7 +105,7 @@ def archive_contents(file: Path, keyring: Keyring) -> Iterator[tuple[str, IO[byt
 
 
 class _Member:
-    """One member of an archive, whose damage is told as such."""
+    """One member of an archive, whose damage is reported as such."""
 
     def __init__(self, content: IO[bytes], file: Path) -> None:
         self._content = content

@@ -181,7 +181,7 @@ def _is_database(place: Path) -> bool:
 
 
 def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
-    """Let numbers go on where nobody has seen any."""
+    """Let numbers go on where no client has seen any."""
     inventory = read_inventory(draft)
     if inventory is None or inventory.installation != manifest.installation:
         raise StorageDamaged(f"the backup's {FILE} is not of its installation")

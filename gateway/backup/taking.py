@@ -200,7 +200,7 @@ class _Copying:
         return entry
 
     def _database(self, path: str, target: Path) -> None:
-        """Copy a database as it is at one moment; whoever writes to it does not wait."""
+        """Copy a database as it is at one moment; its writers do not wait."""
         source = self._home / path
         try:
             with (
@@ -215,7 +215,7 @@ class _Copying:
                 size = reading.execute("PRAGMA page_size").fetchone()[0]
                 with target.open("rb") as written:
                     syncing = _Syncing(written.fileno(), size, self._pace)
-                    # The copy goes on from where it was, whoever writes: the transaction keeps what is read.
+                    # The copy goes on from where it was, whatever is written: the transaction keeps what is read.
                     reading.backup(copy, pages=PAGES, progress=syncing.progress)
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL"):

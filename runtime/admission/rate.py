@@ -124,7 +124,7 @@ class Rates:
         return {"account": bucket.minute if bucket else 0.0, "thing": self._faded(thing_id)}
 
     def passed(self, thing_id: str) -> None:
-        """Count a message that was let through to a Thing; what was refused keeps nobody else out."""
+        """Count a message that was let through to a Thing; what was refused keeps no one else out."""
         minute = self._faded(thing_id) + 1
         self._things[thing_id] = _Busy(self.clock(), minute)
 

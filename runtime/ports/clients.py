@@ -42,7 +42,7 @@ class Publication:
 @record
 class Missed:
     """A piece of what was published after a row: `last_row` is the row after which to go on, and all up to it that may
-    be seen is here; what is told later than that comes to whoever is subscribed."""
+    be seen is here; what is delivered later than that comes by subscription."""
 
     publications: Sequence[Publication]
     last_row: int
@@ -95,7 +95,7 @@ class Session(Protocol):
     def source(self) -> str | None: ...
     @property
     def place(self) -> Place | None:
-        """Where the client sees this runtime; None if nobody can say."""
+        """Where the client sees this runtime; None if that is not known."""
         ...
 
     def publish(self, publication: Publication, tags: Sequence[object]) -> None:
@@ -185,7 +185,8 @@ class Sessions(Protocol):
 
     @property
     def told_row(self) -> int:
-        """The history row of the last publication that was told, of anything: who subscribes now begins after it."""
+        """The history row of the last publication that was delivered, of anything: a subscription that is made now
+        begins after it."""
         ...
 
     async def missed(self, principal: Principal, patterns: Sequence[Pattern], after: int, limit: int) -> Missed:
@@ -248,8 +249,8 @@ class Sink(Protocol):
 
     def store(self, message: Message) -> "Future[Any] | None":
         """`handle` for one event or property value, without a task: checked at once. Raises SkepError for refusals.
-        The future ends when it is committed, or with why it could not be; whoever may be cancelled shields it, since
-        others wait for it too. None: there is no commit to wait for."""
+        The future ends when it is committed, or with why it could not be; a caller that may be cancelled shields it,
+        since others wait for it too. None: there is no commit to wait for."""
         ...
 
     async def final(self, request_id: str, wait_s: float) -> DeliveryStatus | None:

@@ -25,7 +25,7 @@ class Authenticator(Protocol):
         ...
 
     def identity_of(self, account: str) -> str | None:
-        """The id of the account that has a name now; None if nobody has it."""
+        """The id of the account that has a name now; None if it is free."""
         ...
 
     def standing(self, principal: Principal, *, after_logout: bool = False) -> Principal | None:
@@ -43,12 +43,12 @@ class Authorizer(Protocol):
 
     @property
     def is_conditional(self) -> bool:
-        """Whether any decision may hang on a context; where none does, nobody needs to make one."""
+        """Whether any decision may hang on a context; where none does, none needs to be made."""
         ...
 
     def is_uniform(self, principal: Principal, thing_id: str) -> bool:
         """Whether a principal's rights are the same for all affordances of a Thing, and then those to the Thing as a
-        whole. False may also mean that nobody knows."""
+        whole. False may also mean that it is not known."""
         ...
 
     def decide(

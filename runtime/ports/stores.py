@@ -62,7 +62,7 @@ class History(Protocol):
         ...
 
     def place(self, reading: Reading) -> int | None:
-        """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
+        """Queue a row whose commit no one waits for and say its id at once; None where that takes a commit: it may be
         a repeat, or no id is promised. `read` sees it from now on."""
         ...
 

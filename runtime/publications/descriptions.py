@@ -1,4 +1,4 @@
-"""Thing Descriptions of agents: stored verbatim under the twin's id, then told to everyone who may read them."""
+"""Thing Descriptions of agents: stored verbatim under the twin's id, then announced to everyone who may read them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""What was published while nobody took it, read again from history: the one cursor of every binding.
+"""What was published while its subscriber was away, read again from history: the one cursor of every binding.
 
-A row id is the cursor. Rows come in the order in which they were told, each as a publication, judged by the rights of
-the moment at which it is read again. What has no row (descriptions, presence, progress of actions) is not missed: it is
-asked for as it is now.
+A row id is the cursor. Rows come in the order in which they were delivered, each as a publication, judged by the rights
+of the moment at which it is read again. What has no row (descriptions, presence, progress of actions) is not missed: it
+is asked for as it is now.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,11 +51,11 @@ def is_stored(patterns: Sequence[Pattern]) -> bool:
 
 @dataclass(slots=True)
 class MissedRows:
-    """Reads again what was told."""
+    """Reads again what was published."""
 
     history: History
     told_row: int
-    """The row of the last publication that was told, of anything."""
+    """The row of the last publication that was delivered, of anything."""
 
     async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:
         """The row after which to go on so that no more than so many bytes come, and nothing that was received earlier
@@ -75,7 +75,7 @@ class MissedRows:
         rows = await self.history.read(HistoryQuery(after_row=after, takes=Matching(patterns), limit=limit))
         has_more = len(rows) >= limit
         last = rows[-1].row_id if has_more else max(told, rows[-1].row_id if rows else 0)
-        # What is committed and not told yet comes to whoever is subscribed when it is.
+        # What is committed and not delivered yet comes to the subscribers when it is.
         now_told = self.told_row
         seen: dict[tuple[str, str, str], bool] = {}
         publications = []
@@ -91,7 +91,7 @@ class MissedRows:
 
 
 def _is_late(row: Row) -> bool:
-    """A value that was older than the latest one when it came: it was told to nobody."""
+    """A value that was older than the latest one when it came: no subscriber got it."""
     return bool(row.quality & Quality.LATE) and row.kind == Kind.PROPERTY
 
 

@@ -1,4 +1,4 @@
-"""Whether agents are reachable, told to whoever observes `online` and `lastSeen` of their Things.
+"""Whether agents are reachable, published to observers of `online` and `lastSeen` of their Things.
 
 Presence is state of the agent, one row a change; what its Things show is computed when read.
 """

@@ -54,9 +54,9 @@ class Telemetry:
     metrics: Metrics
     resend_unchanged: bool = True
     is_durable: bool = True
-    """False: nobody waits for a commit."""
+    """False: no caller waits for a commit."""
     _committing: int = 0
-    """Publications that are told when they are committed, and are not yet."""
+    """Publications that are delivered when they are committed, and are not yet."""
 
     async def __call__(self, message: Message) -> DeliveryStatus:
         entry = self.directory.get(message.thing_id)
@@ -176,7 +176,7 @@ class Telemetry:
                 ),
             )
             if kind is _PROPERTY:
-                # A late value is history; whoever observes the property already has a newer one.
+                # A late value is history; observers of the property already have a newer one.
                 if not newest:
                     return
                 if standing is not None and standing.payload == reading.value:
@@ -196,5 +196,5 @@ class Telemetry:
                 )
             )
         except Exception:
-            # It is stored all the same, and whoever waits for that is to hear of it.
+            # It is stored all the same, and the caller who waits for that is to hear of it.
             log.exception("a stored publication was not passed on", extra={"thing": message.thing_id})

@@ -48,7 +48,7 @@ class Calls:
         call.timer = asyncio.get_running_loop().call_later(deadline_s, self._late, call)
 
     def withdraw(self, call: Call) -> None:
-        """Forget a call that could not be handed over; nobody is told."""
+        """Forget a call that could not be handed over; no one is notified."""
         self._open.pop(call.request_id, None)
         if call.timer:
             call.timer.cancel()

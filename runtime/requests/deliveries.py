@@ -266,7 +266,7 @@ class Deliveries:
         return frozenset(agent.offers) if agent else ()
 
     def pass_cancel(self, row: LedgerRow) -> bool:
-        """Tell the agent that a request it has is to be cancelled; False if it cannot be told now."""
+        """Notify the agent that a request it has is to be cancelled; False if it cannot be reached now."""
         agent = self._agents.get(row.agent)
         offer = agent.offers.get(row.request_id) if agent else None
         if offer is None:

@@ -1,6 +1,6 @@
 """The built-in service `dtw:skep:requests`: the ledger and the caller's inbox, over every binding.
 
-Everyone may ask for their own requests; whoever manages requests may ask for all but those of Things hidden from them.
+Everyone may ask for their own requests; a manager may ask for all but those of Things hidden from them.
 """
 
 from typing import Annotated, Literal

@@ -106,7 +106,7 @@ class Journey:
         arguments = ("run", "--home", str(self.home), "--ready-file", str(ready), *listeners)
         await self._stack.enter_async_context(_process(*arguments))
         with anyio.move_on_after(START_S):
-            while not ready.exists():  # noqa: ASYNC110 - a file tells nobody that it is there
+            while not ready.exists():  # noqa: ASYNC110 - a file does not announce itself
                 await anyio.sleep(0.05)
         try:
             self.ready = json.loads(ready.read_text("utf-8"))

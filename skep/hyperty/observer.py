@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skep.hyperty.runtime import Runtime
 
 MAX_WAITING = 10_000
-"""Changes nobody took yet; the oldest go first, since the copy holds their effect."""
+"""Changes that were not taken yet; the oldest go first, since the copy holds their effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

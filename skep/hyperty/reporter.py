@@ -1,7 +1,7 @@
 """The reporter's side of a synchronized object: the one writer, who says who may observe, and answers for it.
 
 Versions rise by one with each change, so that an observer that missed some knows to read again. Children belong to
-whoever created them: only their creators change or delete them.
+their creators: only their creators change or delete them.
 """
 
 import logging
@@ -168,7 +168,7 @@ class Reporter:
             await self._runtime.ask(hyperty, "create", body, sender=f"{self.url}/subscription")
 
     async def delete(self) -> None:
-        """End the object: its observers are told, its registration and address go."""
+        """End the object: its observers are notified, its registration and address go."""
         runtime = self._runtime
         runtime.tell(f"{self.url}/changes", "delete", {}, sender=f"{self.url}/subscription")
         await runtime.ask(runtime.registry, "delete", {"value": {"url": self.url}})

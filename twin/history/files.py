@@ -186,7 +186,7 @@ def promise_row_id(folder: Path, row_id: int) -> None:
 
 
 def gone_created(folder: Path) -> int | None:
-    """The latest `created` of all rows in files that were dropped; None if nobody wrote it down."""
+    """The latest `created` of all rows in files that were dropped; None if that was not written down."""
     try:
         return int((folder / "dropped").read_text())
     except FileNotFoundError:

@@ -34,7 +34,7 @@ PATIENCE_S = 0.05
 MOST_PLACED = 1_024
 """Placed rows that make one job."""
 MAX_UNSTORED = 100_000
-"""Placed rows that wait for the disk; beyond these nothing is placed, and who appends is told to wait."""
+"""Placed rows that wait for the disk; beyond these nothing is placed, and the caller has to wait."""
 
 
 class Gone(NamedTuple):
@@ -134,7 +134,7 @@ class HistoryStore:
         return self._thread.submit(Append(first, readings))
 
     def place(self, reading: Reading) -> int | None:
-        """Queue a row whose commit nobody waits for and say its id at once; None where that takes a commit: it may be
+        """Queue a row whose commit no one waits for and say its id at once; None where that takes a commit: it may be
         a repeat, or no id is promised. `read` sees it from now on."""
         row_id, placed = self._given + 1, self._placed
         if reading.message_id is not None or row_id > self._writer.promised:

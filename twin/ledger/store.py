@@ -30,7 +30,7 @@ LAST_SEQ = f"""SELECT (SELECT max(seq) FROM transitions), (SELECT max(opened) FR
 (SELECT value FROM marks WHERE name = '{_MARK}')"""
 """The greatest of these, without those that are NULL, is the last sequence number that was given."""
 SET_LAST_SEQ = f"INSERT OR REPLACE INTO marks (name, value) VALUES ('{_MARK}', ?)"
-"""For a SQLite file that nobody has open."""
+"""For a SQLite file that is not open."""
 
 
 class LedgerStore:

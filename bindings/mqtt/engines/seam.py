@@ -255,7 +255,7 @@ class Limits:
 
     max_packet_bytes: int = 262_144 + 1_024
     max_connect_bytes: int = 16_384
-    """Of a CONNECT: whoever is not logged in costs no more."""
+    """Of a CONNECT: a client that is not logged in costs no more."""
     connect_timeout_s: float = 5.0
     max_connections: int = 10_000
     max_unauthenticated_per_source: int = 500
