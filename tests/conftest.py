@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from authn import passwords
 from tests import postgresql
@@ -14,6 +15,10 @@ PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
 LARGE = ("spark", "node", "browser")
+
+# How long an example takes, or its making, says how busy the machine is and nothing of what is tested.
+settings.register_profile("skep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("skep")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
