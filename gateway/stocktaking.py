@@ -51,7 +51,7 @@ RIGHTS, KEYS, ROW_IDS = "rights.json", "keys", f"{HISTORY}/row-ids"
 REPAIR = "skep repair (save what can be read)"
 
 CONVENIENCES = {
-    "mqtt-sessions.db": "what waited for MQTT clients that are away is gone from their sessions",
+    "mqtt-sessions.db": "sessions of MQTT clients that are away are gone, and with them where they stood",
     "node.db": "sessions and registrations of the messaging node are gone",
 }
 """Stores that are begun anew, and what that means."""
@@ -127,7 +127,7 @@ class Stocktaking:
     def _check_history(self) -> None:
         folder, stores = self._home / HISTORY, self.inventory.stores
         prefix = f"{HISTORY}/"
-        listed = {name: marks for name, marks in stores.items() if name.startswith(prefix) and "last" in marks}
+        listed = {name: marks for name, marks in stores.items() if name.startswith(prefix) and "first" in marks}
         for name, marks in listed.items():
             if not (self._home / name).exists():
                 del stores[name]

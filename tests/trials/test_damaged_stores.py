@@ -246,11 +246,16 @@ async def test_a_lost_or_damaged_inventory_is_made_anew_from_what_is_there(
     assert _noted(home) == (EVENTS + 1, 3)
 
 
-async def test_lost_row_ids_gateway_and_keys_are_named_and_made_good(left: Left, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row_ids", [None, "x"], ids=["missing", "damaged"])
+async def test_lost_row_ids_gateway_and_keys_are_named_and_made_good(
+    left: Left, tmp_path: Path, row_ids: str | None
+) -> None:
     home = _copied(left, "clean", tmp_path)
     gateway = (home / "gateway.json").read_bytes()
     (home / "gateway.json").unlink()
-    (home / "history" / "row-ids").write_text("x")
+    (home / "history" / "row-ids").unlink()
+    if row_ids is not None:
+        (home / "history" / "row-ids").write_text(row_ids)
     for key in (home / "keys").glob("token-*.pem"):
         key.unlink()
 
