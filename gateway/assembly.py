@@ -26,8 +26,8 @@ from bindings.messaging_node.settings import NodeSettings
 from bindings.messaging_node.websocket import WebSocketEndpoint
 from bindings.mqtt.binding import MqttBinding
 from bindings.mqtt.engines.native import NativeEngine
-from bindings.mqtt.inbox_positions import InboxPositions
 from bindings.mqtt.missed import Depth
+from bindings.mqtt.positions import Positions
 from bindings.websocket.asyncapi import described as web_things_described
 from bindings.websocket.binding import PATH as WEB_THING_PATH
 from bindings.websocket.binding import WebSocketBinding
@@ -187,7 +187,8 @@ class Assembly:
         self._mqtt = MqttBinding(
             engine,
             schemes=[scheme for scheme in ("mqtt", "mqtts") if getattr(config.mqtt, scheme)],
-            positions=InboxPositions(stores.home / "mqtt-inbox.json"),
+            positions=Positions(stores.home / "mqtt-inbox.json"),
+            group_positions=Positions(stores.home / "mqtt-groups.json"),
             depth=Depth(seconds=config.mqtt.max_missed_s, max_bytes=config.mqtt.max_missed_bytes),
             places=self.places,
         )

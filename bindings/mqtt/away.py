@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bindings.mqtt.clients import BINDING
 from bindings.mqtt.engines.seam import Closed, Link
+from bindings.mqtt.groups import Key
 from runtime.ports import Publication, Request
 from things.delivery import DeliveryStatus
 from things.identity import Principal
@@ -20,6 +21,8 @@ class AwaySession:
 
     link: Link
     principal: Principal
+    groups: Sequence[Key] = ()
+    """Shared groups that wait for it."""
 
     binding = BINDING
     place = None

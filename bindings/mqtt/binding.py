@@ -32,8 +32,8 @@ from bindings.mqtt.engines.seam import (
 )
 from bindings.mqtt.forms import forms_of
 from bindings.mqtt.groups import Groups
-from bindings.mqtt.inbox_positions import InboxPositions
 from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedDeliveries
+from bindings.mqtt.positions import Positions
 from bindings.mqtt.publishes import Publishes
 from bindings.mqtt.reasons import SERVER_BUSY, filter_reason, reason_code
 from bindings.mqtt.topics import (
@@ -73,7 +73,8 @@ class MqttBinding:
         *,
         schemes: Sequence[str] = (),
         places: Places | None = None,
-        positions: InboxPositions | None = None,
+        positions: Positions | None = None,
+        group_positions: Positions | None = None,
         depth: Depth = DEFAULT_DEPTH,
     ) -> None:
         """`schemes` says `mqtt` or `mqtts` for each of the engine's listeners, in their order (`mqtt` where it says
@@ -87,7 +88,8 @@ class MqttBinding:
         self._encoder = PublicationEncoder()
         self._clients: dict[Link, ClientSession] = {}
         self._away: dict[Link, AwaySession] = {}
-        self._positions = positions or InboxPositions()
+        self._positions = positions or Positions()
+        self._group_positions = group_positions or Positions()
         self._dropped: Counter[Flow] = Counter()
         """Deliveries given up, by kind."""
         self._publishes: Publishes
@@ -99,15 +101,16 @@ class MqttBinding:
     async def serve(self, sink: Sink, *, task_status: TaskStatus[None]) -> None:
         """Serve until cancelled; reports started when every listener is up."""
         self._sink = sink
-        self._groups = Groups(sink.sessions, sink.new_id)
+        self._groups = Groups(sink.sessions, sink.new_id, self._group_positions)
         self._publishes = Publishes(sink)
-        self._missed = MissedDeliveries(sink, self._depth)
+        self._missed = MissedDeliveries(sink, self._depth, self._groups)
         try:
             await self._served(task_status)
         finally:
             # The engine has closed its links by now, each with its last mark.
             with anyio.CancelScope(shield=True):
                 await self._positions.save()
+                await self._group_positions.save()
 
     async def _served(self, task_status: TaskStatus[None]) -> None:
         async with anyio.create_task_group() as tasks:
@@ -131,7 +134,9 @@ class MqttBinding:
                 for link, session in tuple(self._clients.items()):
                     session.tell_figures(tuple(self._figures()))
                     self._mark(link, session)
+                self._groups.tick()
                 await self._positions.save()
+                await self._group_positions.save()
                 REFUSALS.tell()
 
     @property
@@ -189,6 +194,7 @@ class MqttBinding:
     def closed(self, link: Link, reason: Closed) -> None:
         if (away := self._away.pop(link, None)) is not None:
             self._sink.sessions.closed(away)
+            self._groups.back(away.groups)
             return
         session = self._clients.pop(link, None)
         if session is None:
@@ -212,6 +218,7 @@ class MqttBinding:
             log.info("a session waits unwatched", extra={"account": principal.account, "code": error.code})
             return True
         self._sink.sessions.away(session)
+        session.groups = self._groups.away(principal.account, filters)
         self._away[link] = session
         return True
 

@@ -7,7 +7,7 @@ go, and which status the client has confirmed last.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bindings.mqtt.engines.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.inbox import MAX_HELD, Answer, Inbox
@@ -277,19 +277,40 @@ class ClientSession:
         if options:
             self.deliver(publication, options)
 
-    def deliver(self, publication: Publication, options: Sequence[SubscribeOptions]) -> bool:
+    def deliver(
+        self,
+        publication: Publication,
+        options: Sequence[SubscribeOptions],
+        *,
+        is_owed: bool = True,
+        delivered: Callable[[], object] | None = None,
+    ) -> bool:
         """Deliver once for all the subscriptions given, at the highest QoS; False if the link did not take it, though
-        another one might."""
-        delivery = self.delivery(publication, options)
-        return delivery is None or self.link.push(delivery, self._went)
+        another one might. Not `is_owed`: who has missed it is not given it again. With `delivered`, called when the
+        client has it, another is given it if this one leaves before."""
+        delivery = self.delivery(publication, options, is_owed=is_owed)
+        if delivery is None:
+            return True
+        if delivered is None:
+            return self.link.push(delivery, self._went)
 
-    def delivery(self, publication: Publication, options: Sequence[SubscribeOptions]) -> Publish | None:
+        def went() -> None:
+            delivered()
+            self._went()
+
+        return self.link.push(replace(delivery, is_handed_on=True), went)
+
+    def delivery(
+        self, publication: Publication, options: Sequence[SubscribeOptions], *, is_owed: bool = True
+    ) -> Publish | None:
         """The one delivery of a publication for all the subscriptions given."""
         most = max(each.qos for each in options)
         retain = publication.kind in (Kind.PROPERTY, Kind.TD) and any(each.retain_as_published for each in options)
         ids = tuple(each.subscription_id for each in options if each.subscription_id is not None)
         qos = min(most, 1 if publication.durable else 0)
-        return self._encoder.encode(publication, qos, is_5=self._is_5, retain=retain, ids=ids, is_owed=most > 0)
+        return self._encoder.encode(
+            publication, qos, is_5=self._is_5, retain=retain, ids=ids, is_owed=is_owed and most > 0
+        )
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
         inbox = self._own_inbox()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from bindings.mqtt.clients import ClientSession
 from bindings.mqtt.engines.seam import Missed, Publish, SubscribeOptions
-from bindings.mqtt.topics import ThingsFilter, parse_filter
+from bindings.mqtt.groups import Groups
+from bindings.mqtt.topics import SharedFilter, ThingsFilter, parse_filter
 from runtime.ports import Pattern, Publication, Sink
 from things.addresses import Kind, TwinID
 from things.errors import SkepError
@@ -39,8 +40,9 @@ _Filters = Sequence[tuple[Sequence[Pattern], SubscribeOptions]]
 class MissedDeliveries:
     """Reads for the sessions of one binding."""
 
-    def __init__(self, sink: Sink, depth: Depth) -> None:
+    def __init__(self, sink: Sink, depth: Depth, groups: Groups) -> None:
         self._sink = sink
+        self._groups = groups
         self._depth = depth
         self.gaps = 0
         """How often something lay beyond the bounds."""
@@ -58,7 +60,7 @@ class MissedDeliveries:
         sessions = self._sink.sessions
         if session is None:
             return Missed(deliveries=(), last_row=after, has_more=False)
-        asked = _asked(filters, session.principal.account)
+        asked = self._asked(session, filters, after)
         if not asked:
             return Missed(deliveries=(), last_row=sessions.told_row, has_more=False)
         patterns = [pattern for patterns, _ in asked for pattern in patterns]
@@ -82,6 +84,19 @@ class MissedDeliveries:
                 deliveries[0] = _told_of_gap(deliveries[0], start - begin)
         return Missed(deliveries=deliveries, last_row=found.last_row, has_more=found.has_more)
 
+    def _asked(self, session: ClientSession, filters: Mapping[str, SubscribeOptions], after: int) -> _Filters:
+        """What is asked for that history may have; QoS 0 promises nothing, and a group is owed it once."""
+        asked: list[tuple[Sequence[Pattern], SubscribeOptions]] = []
+        for text, options in filters.items():
+            if options.qos:
+                with suppress(SkepError):
+                    parsed = parse_filter(text, session.principal.account)
+                    if isinstance(parsed, ThingsFilter):
+                        asked.append((parsed.patterns, options))
+                    elif isinstance(parsed, SharedFilter) and self._groups.owed(session, text, after):
+                        asked.append((parsed.shared.patterns, options))
+        return asked
+
     async def _start(self, patterns: Sequence[Pattern], after: int) -> int:
         since = self._sink.clock() - int(self._depth.seconds * 1e6)
         return await self._sink.sessions.horizon(patterns, after, max_bytes=self._depth.max_bytes, received=since)
@@ -99,18 +114,6 @@ class MissedDeliveries:
                 "reason": reason,
             },
         )
-
-
-def _asked(filters: Mapping[str, SubscribeOptions], account: str) -> _Filters:
-    """What is asked for that history may have; QoS 0 promises nothing, and groups have other members."""
-    asked: list[tuple[Sequence[Pattern], SubscribeOptions]] = []
-    for text, options in filters.items():
-        if options.qos:
-            with suppress(SkepError):
-                parsed = parse_filter(text, account)
-                if isinstance(parsed, ThingsFilter):
-                    asked.append((parsed.patterns, options))
-    return asked
 
 
 def _delivery(session: ClientSession, publication: Publication, asked: _Filters) -> Publish | None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 KILLS = int(os.environ.get("SKEP_TRIAL_KILLS", "30"))
 EVENTS = "things/pub/pump-1/event/alarm"
+SHARED = f"$share/workers/{EVENTS}"
 WINDOW = 8
 UNREACHABLE = (*DOWN, EOFError)
 
@@ -67,6 +68,7 @@ class Watcher:
     account: Account
     name: str
     rng: random.Random
+    topic_filter: str = EVENTS
     received: dict[int, None] = field(default_factory=dict)
     repeated: int = 0
 
@@ -74,7 +76,7 @@ class Watcher:
         async with raw(process.mqtt_address) as client:
             client.send(connect(self.name, self.account.name, self.account.token, clean=False))
             await client.expect(CONNACK)
-            client.send(subscribe(1, (EVENTS, 1)))
+            client.send(subscribe(1, (self.topic_filter, 1)))
             await client.expect(SUBACK)
 
     async def watch(self, process: RuntimeProcess, over: anyio.Event) -> None:
@@ -108,12 +110,16 @@ async def watched_over_kills(home: Path, kills: int) -> str:
     accounts = await furnished(home, {"pub": "agent", "view": "viewer"}, {"dtw:pub:pump-1": PUMP})
     publisher, rng, over = Publisher(accounts["pub"]), random.Random(kills), anyio.Event()
     watchers = [Watcher(accounts["view"], f"watcher-{number}", random.Random(number)) for number in range(4)]
+    workers = [
+        Watcher(accounts["view"], f"worker-{number}", random.Random(number + 100), SHARED) for number in range(2)
+    ]
+    workers[1].received = workers[0].received
     async with runtime_process(home) as process:
-        for watcher in watchers:
+        for watcher in (*watchers, *workers):
             await watcher.subscribe(process)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(publisher.publish, process, over)
-            for watcher in watchers[1:]:
+            for watcher in (*watchers[1:], *workers):
                 tasks.start_soon(watcher.watch, process, over)
             for _ in range(kills):
                 await anyio.sleep(rng.uniform(0.2, 1.5))
@@ -124,7 +130,7 @@ async def watched_over_kills(home: Path, kills: int) -> str:
                     await anyio.sleep(0.02)
             over.set()
         # The first watcher was away all the time.
-        for watcher in watchers:
+        for watcher in (*watchers, *workers[:1]):
             await watcher.catch_up(process, publisher)
         for watcher in watchers:
             assert list(watcher.received) == sorted(watcher.received), f"{watcher.name} out of order"

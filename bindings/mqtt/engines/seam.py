@@ -62,6 +62,8 @@ class Publish:
     subscription_ids: Sequence[int] = ()
     row_id: int = 0
     """Of a delivery that a kept session can be given again (`Gate.missed`); 0: it comes once."""
+    is_handed_on: bool = False
+    """Another session is given it if this one's link ends before it was delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,8 @@ class Grant:
 
     qos: int
     latest: Iterable[Publish | None] = ()
+    owed_since: int | None = None
+    """A row after which the filter has missed what it matches (`Gate.missed`); None: nothing."""
 
 
 class Link(Protocol):
@@ -152,6 +156,11 @@ class Link(Protocol):
 
     @property
     def protocol_level(self) -> int: ...
+    @property
+    def is_behind(self) -> bool:
+        """It is being given what its session has missed (`Gate.missed`); what is pushed with a row follows that."""
+        ...
+
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
         """Queue one delivery without blocking; its flow picks the overflow policy; False: not taken.
         `delivered` runs at PUBACK/PUBREC (QoS 0: at the write); never called if the link closes first."""

@@ -400,3 +400,80 @@ async def test_a_session_without_its_client_takes_no_more_than_a_kibibyte(tmp_pa
             assert (with_all - used()) / count <= 1_024
     finally:
         tracemalloc.stop()
+
+
+SHARED = f"$share/workers/{EVENTS}"
+
+
+@pytest.mark.parametrize("count", [1, 40])
+async def test_a_group_whose_members_are_all_away_is_owed_what_came(lamp_5: House, count: int) -> None:
+    async with watcher(lamp_5, v5=True) as client:
+        await client.subscribe(SHARED)
+        await client.subscribe(LEVEL)
+        await overheated(lamp_5, 0)
+        assert (await client.receive()).value == 0
+        await client.settle()
+    await left(lamp_5)
+    await overheated(lamp_5, *range(1, count + 1))
+    async with lamp_5.client("lights", "sender") as agent:
+        await agent.publish("agents/lights/property/lamp/level", 5)
+
+    async with watcher(lamp_5, v5=True) as client:
+        found = [(await client.receive()).value for _ in range(count + 1)]
+        assert found == [*range(1, count + 1), 5]
+        await caught_up(lamp_5)
+        async with lamp_5.client("viewer1", "second", v5=True) as other:
+            await other.subscribe(SHARED)
+            await overheated(lamp_5, *range(100, 110))
+            both = [each.value for each in (*await client.settle(), *await other.settle()) if each.topic != LEVEL]
+            assert sorted(both) == list(range(100, 110)), "each to one of them, and nothing of before again"
+
+
+async def test_what_a_member_has_not_confirmed_when_it_leaves_goes_to_another(lamp_5: House) -> None:
+    async with lamp_5.client("viewer1", "second", v5=True) as other:
+        async with watcher(lamp_5, v5=True) as client:
+            client.paho.manual_ack_set(True)
+            await client.subscribe(SHARED)
+            await overheated(lamp_5, 1, 2)
+            assert [(await client.receive()).value for _ in range(2)] == [1, 2]
+            await other.subscribe(SHARED)
+        await left(lamp_5)
+
+        assert [(await other.receive()).value for _ in range(2)] == [1, 2]
+    async with watcher(lamp_5, v5=True) as client:
+        assert await client.settle() == [], "it went to another"
+
+
+async def test_a_group_that_nobody_is_in_any_more_is_owed_nothing(lamp_5: House) -> None:
+    async with watcher(lamp_5, v5=True) as client:
+        await client.subscribe(SHARED)
+        await client.unsubscribe(SHARED)
+        lamp_5.binding._groups.tick()
+        await overheated(lamp_5, 1)
+
+        await client.subscribe(SHARED)
+        assert await client.settle() == []
+        await overheated(lamp_5, 2)
+        assert (await client.receive()).value == 2
+
+
+async def test_a_group_is_owed_what_came_over_a_restart(tmp_path: Path) -> None:
+    home, tokens = tmp_path / "home", dict[str, str]()
+    async with stored_house(home, tokens) as lamp:
+        await lamp.account("lights", AccountType.AGENT, Role.AGENT)
+        await lamp.account("viewer1", AccountType.CONSUMER, Role.VIEWER)
+        tokens = lamp.tokens
+        async with lamp.client("lights") as agent:
+            await agent.publish("agents/lights/td/lamp", LAMP)
+        async with watcher(lamp, v5=True) as client:
+            await client.subscribe(SHARED)
+        await left(lamp)
+        await overheated(lamp, 81)
+
+    # Where it was is in no file here, as after a kill soon after: it is owed all since it was asked for.
+    async with stored_house(home, tokens) as lamp:
+        await overheated(lamp, 82)
+
+        async with watcher(lamp, v5=True) as client:
+            assert client.session_present
+            assert [(await client.receive()).value for _ in range(2)] == [81, 82]

@@ -213,6 +213,11 @@ class ClientLink:
 
     # ------------------------------------------------------------ to the client
 
+    @property
+    def is_behind(self) -> bool:
+        """No session outlives its connection here."""
+        return False
+
     def push(self, message: Publish, delivered: Delivered = None) -> bool:
         if self.is_closed:
             return False

@@ -123,6 +123,11 @@ class Connection(asyncio.Protocol):
         own = self._output.transport.get_extra_info("sockname")
         return str(own[0]) if isinstance(own, tuple) else None
 
+    @property
+    def is_behind(self) -> bool:
+        """It is being given what its session has missed."""
+        return self.session.behind is not None
+
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
         """Send one delivery, or queue it as its flow says; False: not taken."""
         return self.is_open and self._deliveries.push(message, delivered)

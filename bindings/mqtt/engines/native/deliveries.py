@@ -120,6 +120,19 @@ class Deliveries:
         self._shared.counts["dropped"] += 1
         self._shared.gate.dropped(self._link, message, reason)
 
+    def owe(self, topic_filter: str, row_id: int) -> None:
+        """Give a filter what it has missed after a row, too; others go on where they are."""
+        session = self._session
+        filters = session.filters
+        position = session.position(self._shared.gate.told_row)
+        if row_id < position:
+            for text, options in list(filters.items()):
+                if options.since_row < position:
+                    filters[text] = replace(options, since_row=position)
+            session.behind = Behind(row_id)
+            session.dirty = True
+        filters[topic_filter] = replace(filters[topic_filter], since_row=row_id)
+
     def add_latest(self, topic_filter: str, values: Iterable[Publish | None]) -> None:
         """Send the latest values of a new subscription when `drain` comes to them; None is a step that found none."""
         if values:

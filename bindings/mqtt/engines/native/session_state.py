@@ -8,7 +8,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
-from bindings.mqtt.engines.native.sessions import DepartedLink, InFlight, Key, Session, Step, Will
+from bindings.mqtt.engines.native.sessions import DepartedLink, InFlight, Key, Session, Step, Will, comes_again
 from bindings.mqtt.engines.outbox import Outbox
 from bindings.mqtt.engines.seam import Flow, Limits, Link, Publish, SubscribeOptions
 from things.identity import AccountType, Principal
@@ -20,11 +20,9 @@ def state_of(session: Session, now: float, now_us: int, told_row: int) -> dict[s
     flight = [
         [packet_id, int(entry.step), entry.size, None if entry.message is None else _message(entry.message)]
         for packet_id, entry in session.in_flight.items()
-        if entry.message is None or entry.message.flow is not Flow.LEDGER
+        if entry.message is None or not comes_again(entry.message)
     ]
-    waiting = [
-        each for each in session.outbox or () if each.message.flow is not Flow.LEDGER and not each.message.row_id
-    ]
+    waiting = [each for each in session.outbox or () if not each.message.row_id and not comes_again(each.message)]
     will, link = session.will, session.link or session.parked
     return {
         "client": None if link is None else _client(link),

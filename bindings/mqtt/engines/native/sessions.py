@@ -55,6 +55,10 @@ class DepartedLink:
     protocol_level: int
     local: None = None
 
+    @property
+    def is_behind(self) -> bool:
+        return False
+
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
         """Nothing is taken."""
         return False
@@ -83,6 +87,10 @@ class ParkedLink:
     @property
     def local(self) -> None:
         """It has no connection."""
+
+    @property
+    def is_behind(self) -> bool:
+        return False
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
         """Nothing is taken."""
@@ -203,18 +211,23 @@ class Session:
         self.cursor, self.behind = self.position(told_row), None
         for packet_id, entry in list(self.in_flight.items()):
             entry.delivered = None
-            if entry.message is not None and entry.message.flow is Flow.LEDGER:
+            if entry.message is not None and comes_again(entry.message):
                 self.finish(packet_id)
         self.in_flight = self.in_flight or NOTHING
         old, self.outbox = self.outbox, None
         if old is not None and self.is_kept:
             kept = Outbox(old.max_queued, old.max_bytes)
             for waiting in old:
-                if waiting.message.flow is not Flow.LEDGER and not waiting.message.row_id:
+                if not waiting.message.row_id and not comes_again(waiting.message):
                     kept.offer(waiting.message, None, waiting.queued_at)
             kept.dropped, kept.coalesced = old.dropped, old.coalesced
             if len(kept):
                 self.outbox = kept
+
+
+def comes_again(message: Publish) -> bool:
+    """Somebody else sees to its delivery, should this session's connection end before."""
+    return message.flow is Flow.LEDGER or message.is_handed_on
 
 
 class Sessions:

@@ -1,7 +1,7 @@
-"""How far each persistent session has confirmed its inbox, so that a resumed one goes on where it was.
+"""How far persistent sessions have confirmed their inbox, and shared groups have been served; they go on from there.
 
-Kept in a small file that is written from time to time and at the end. A runtime that was killed resumes a moment
-earlier: statuses of that moment come again, and their `seq` tells that they are not new.
+Kept in small files that are written from time to time and at the end. A runtime that was killed goes on a moment
+earlier: what was delivered in that moment comes again; of a status its `seq` tells that it is not new.
 """
 
 import logging
@@ -18,11 +18,12 @@ log = logging.getLogger(__name__)
 MAX_SESSIONS = 10_000
 
 Key = tuple[str, str]
-"""Account and client id."""
+"""Account, and client id or filter of a group."""
 
 
-class InboxPositions:
-    """The last confirmed `seq` by session; the longest unused go first. Without a path nothing outlives the process."""
+class Positions:
+    """A number that only rises for each session or group; the longest unused go first. Without a path nothing outlives
+    the process."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -31,17 +32,25 @@ class InboxPositions:
         if path is not None:
             self._load(path)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._positions
+
     def get(self, key: Key) -> int:
-        """The last confirmed `seq`, 0 if nothing is known of the session."""
+        """The last number, 0 if nothing is known."""
         return self._positions.get(key, 0)
 
     def put(self, key: Key, seq: int) -> None:
         """Remember; an older one changes nothing."""
-        if seq > self._positions.get(key, 0):
+        if seq > self._positions.get(key, -1):
             self._positions[key] = seq
             self._is_saved = False
         else:
             self._positions.move_to_end(key)
+
+    def drop(self, key: Key) -> None:
+        """Forget."""
+        if self._positions.pop(key, None) is not None:
+            self._is_saved = False
 
     async def save(self) -> None:
         """Write what changed; a file that cannot be written is said so and tried again the next time."""
@@ -53,7 +62,9 @@ class InboxPositions:
             await anyio.to_thread.run_sync(write_whole, self._path, text)
         except OSError as error:
             self._is_saved = False
-            log.warning("inbox positions not written", extra={"reason": error.strerror or str(error)})
+            log.warning(
+                "positions not written", extra={"file": self._path.name, "reason": error.strerror or str(error)}
+            )
 
     def _load(self, path: Path) -> None:
         try:
@@ -62,5 +73,5 @@ class InboxPositions:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError) as error:
-            # Only comfort is lost: sessions get their kept statuses again.
-            log.warning("inbox positions not read", extra={"reason": str(error)})
+            # Only comfort is lost: sessions get their kept statuses again, and groups what they had.
+            log.warning("positions not read", extra={"file": path.name, "reason": str(error)})
