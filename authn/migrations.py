@@ -148,9 +148,16 @@ STEPS: tuple[tuple[str, Sequence[str]], ...] = (
 )
 
 
-def migrate(engine: Engine, *, now: int, file: Path | None) -> None:
-    """Bring the schema up to date; `file` is the SQLite file, None on a database server."""
-    apply_missing(_Schema(engine, file, now), [Step(name, partial(_execute, statements)) for name, statements in STEPS])
+REGISTER = [name for name, _ in STEPS].index(CREDENTIALS)
+"""How many steps there were before all that proves an account stood in one table."""
+
+
+def migrate(engine: Engine, *, now: int, file: Path | None, most: int | None = None) -> None:
+    """Bring the schema up to date, or take its first steps only; `file` is the SQLite file, None on a database
+    server."""
+    apply_missing(
+        _Schema(engine, file, now), [Step(name, partial(_execute, statements)) for name, statements in STEPS[:most]]
+    )
 
 
 @dataclass(frozen=True, slots=True)

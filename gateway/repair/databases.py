@@ -12,10 +12,11 @@ from pathlib import Path
 import anyio
 from sqlalchemy.pool import StaticPool
 
+from authn import migrations as accounts_schema
 from authn.accounts import AccountStore
-from authn.migrations import TABLE as ACCOUNT_STEPS
 from gateway.inventory import ACCOUNTS
 from gateway.repair.logs import Log
+from gateway.repair.pages import Pages
 from gateway.repair.salvage import Salvaged, salvage
 from gateway.repair.soundness import is_sound
 from gateway.sqlite_files import is_readable
@@ -83,14 +84,19 @@ def made_again(path: Path, log: Path, scratch: Path, *, least_revision: int) -> 
     (scratch / path.name).unlink(missing_ok=True)
     draft = scratch / path.name
     is_accounts = path.name == ACCOUNTS
-    if is_accounts:
+    is_earlier = is_accounts and _is_before_register(path, log)
+    if is_earlier:
+        engine = sqlite_engine(draft, StaticPool)
+        accounts_schema.migrate(engine, now=wall_clock(), file=None, most=accounts_schema.REGISTER)
+        engine.dispose()
+    elif is_accounts:
         AccountStore(scratch, now=wall_clock()).close()
     else:
         engine = sqlite_engine(draft, StaticPool)
         migrate(engine, MIGRATIONS)
         engine.dispose()
     with closing(sqlite3.connect(draft)) as connection:
-        steps = ACCOUNT_STEPS if is_accounts else TWIN_STEPS
+        steps = accounts_schema.TABLE if is_accounts else TWIN_STEPS
         fresh = connection.execute(f"SELECT * FROM {steps}").fetchall()
         connection.execute(f"DELETE FROM {steps}")
         if is_accounts:
@@ -104,18 +110,34 @@ def made_again(path: Path, log: Path, scratch: Path, *, least_revision: int) -> 
             connection.executemany(f"INSERT OR IGNORE INTO {steps} VALUES ({marks})", fresh)
             (_complete_accounts if is_accounts else _complete_twin)(connection, found, least_revision)
         connection.execute("PRAGMA journal_mode=DELETE")  # nothing is left beside the file
+    if is_earlier:
+        AccountStore(scratch, now=wall_clock()).close()
+        with closing(sqlite3.connect(draft)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
     for table in (steps, "revisions", "marks"):
         found.rows.pop(table, None)  # of no interest to people
     return draft, found
 
 
+def _is_before_register(path: Path, log: Path) -> bool:
+    """Whether a damaged file is of an earlier version, with a table for each kind of credential."""
+    with closing(Pages(path, Log(log))) as pages:
+        tables = set(pages.roots())
+    return "credentials" not in tables and not tables.isdisjoint(_BEFORE_REGISTER)
+
+
+_BEFORE_REGISTER = ("logins", "long_tokens", "certificates")
+
+
 def _complete_accounts(connection: sqlite3.Connection, found: Salvaged, least_revision: int) -> None:
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     # Those of accounts that were removed are there as ended.
-    gone = connection.execute(
-        "DELETE FROM credentials WHERE ended IS NULL AND account_id NOT IN (SELECT account_id FROM accounts)"
-    ).rowcount
-    found.refused["credentials"] += gone
-    found.rows["credentials"] -= gone
+    orphans = {"credentials": "ended IS NULL AND account_id NOT IN (SELECT account_id FROM accounts)"}
+    orphans |= dict.fromkeys(_BEFORE_REGISTER, "account NOT IN (SELECT name FROM accounts)")
+    for table in there & set(orphans):
+        gone = connection.execute(f"DELETE FROM {table} WHERE {orphans[table]}").rowcount
+        found.refused[table] += gone
+        found.rows[table] -= gone
     (counted,) = connection.execute("SELECT max(number) FROM revisions").fetchone()
     connection.execute("DELETE FROM revisions")
     connection.execute("INSERT INTO revisions (number) VALUES (?)", (max(counted or 0, least_revision) + 1,))

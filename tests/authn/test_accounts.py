@@ -13,7 +13,7 @@ import authn.migrations
 from authn.accounts import Account, AccountStore
 from authn.authenticator import LocalAuthenticator
 from authn.credentials import Credential, CredentialKind
-from authn.migrations import CREDENTIALS
+from authn.migrations import REGISTER
 from tests.authn.installations import GOOD, HOST, Clock, claimed, consumer, installation
 from things.errors import Conflict, NewerSchema, StorageDamaged, StorageFull, TokenInvalid
 from things.identity import AccountType
@@ -61,10 +61,6 @@ def test_writes_are_synced_and_logged_ahead(tmp_path: Path) -> None:
 
 TOLD_APART = 3
 """The step from which on accounts have ids of their own."""
-
-
-REGISTER = [name for name, _ in authn.migrations.STEPS].index(CREDENTIALS)
-"""How many steps there were before all that proves an account stood in one table."""
 
 
 @pytest.mark.parametrize("done", range(1, REGISTER + 1))

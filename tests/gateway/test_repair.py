@@ -3,11 +3,14 @@
 import random
 import shutil
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.pool import StaticPool
 
+from authn import migrations as accounts_schema
 from authn.accounts import Account, AccountStore
 from gateway.config import Config
 from gateway.home import begun, held, refuse_unfinished
@@ -20,6 +23,7 @@ from gateway.sqlite_files import is_readable
 from gateway.stocktaking import ROW_IDS, Stocktaking
 from things.errors import Locked, StorageDamaged
 from things.identity import AccountType
+from twin.database import sqlite_engine
 from twin.history import files
 
 ROWS = 3_000
@@ -166,6 +170,35 @@ def test_accounts_with_flipped_bits_come_back_without_rights_that_were_not_there
         assert len(names) > ACCOUNTS_MADE - 80
         assert store.revision > least
     assert inventory.asked[0].startswith(f"repair {ACCOUNTS}")
+
+
+def test_accounts_of_an_earlier_version_come_back_with_what_proved_them(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    taken = Stocktaking(home, is_on_server=False)
+    taken.before_opening()
+    engine = sqlite_engine(home / ACCOUNTS, StaticPool)
+    accounts_schema.migrate(engine, now=1, file=None, most=accounts_schema.REGISTER)
+    engine.dispose()
+    with closing(sqlite3.connect(home / ACCOUNTS)) as connection, connection:
+        for number in range(ACCOUNTS_MADE):
+            name = f"a{number}"
+            account = (name, "agent", "agent", "x" * 90, "hash", None, 0, 1, 1, f"1-{number}", "first")
+            connection.execute(f"INSERT INTO accounts VALUES ({', '.join('?' * len(account))})", account)
+            connection.execute("INSERT INTO long_tokens VALUES (?, ?, ?, 'y', 1, NULL)", (f"t{number}", name, "x" * 90))
+    taken.after_opening({ACCOUNTS: {"revision": 1}}, [])
+    path = home / ACCOUNTS
+    _flip(path, _pages(path)["leaf"][-1], 1)
+
+    assert _repaired(home)[ACCOUNTS].is_repaired
+
+    with closing(AccountStore(home, now=1)) as store:
+        ids = {account.account_id for account in store.accounts()}
+        kinds = Counter(str(one.kind) for one in store.credentials())
+        assert len(ids) > ACCOUNTS_MADE - 80
+        assert {one.account_id for one in store.credentials()} <= ids
+        assert kinds["password"] == len(ids)
+        assert kinds["token"] > ACCOUNTS_MADE - 80
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
