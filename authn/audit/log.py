@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from authn.audit.acts import Class, document
+from authn.audit.acts import Class, class_of, document
 from authn.audit.anchors import Anchor, Anchoring, HeadFile, Witness, anchor_line
 from authn.audit.budget import TOLD_EVERY_S, Budgets
 from authn.audit.chain import Chain, Head, folder_of
@@ -123,11 +123,14 @@ class Audit:
         details: Mapping[str, object] | None = None,
     ) -> None:
         """Note an act: what, by whom, upon what, how it ended. Over the budget of whoever acts it is counted only."""
-        line = document(act, at=self._clock(), by=by, target=target, outcome=outcome, source=source, details=details)
         with self._wake:
-            omitted = self._budgets.admits(Class(str(line["class"])), act, by, outcome, source)
+            # First: a flood costs no more than to be counted.
+            omitted = self._budgets.admits(class_of(act, outcome), act, by, outcome, source)
             if omitted is None:
                 return
+            line = document(
+                act, at=self._clock(), by=by, target=target, outcome=outcome, source=source, details=details
+            )
             if omitted:
                 line["omitted"] = omitted
             self._put(line)

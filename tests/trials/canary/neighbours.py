@@ -11,7 +11,6 @@ import os
 import ssl
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -209,22 +208,27 @@ class Played:
     connections: int = 0
     sent_bytes: int = 0
     read_bytes: int = 0
+    is_over: bool = False
 
 
 async def play(site: Site, one: Neighbour, seconds: float) -> Played:
     """Be this neighbour for so long."""
     done = Played()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-            for _ in range(one.connections):
-                tasks.create_task(_connection(site, one, done))
+    tasks = [asyncio.create_task(_connection(site, one, done)) for _ in range(one.connections)]
+    await asyncio.wait(tasks, timeout=seconds)
+    done.is_over = True
+    while pending := [task for task in tasks if not task.done()]:
+        # A connection that fails as it is cancelled may forget the one for the other.
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=0.1)
     return done
 
 
 async def _connection(site: Site, one: Neighbour, done: Played) -> None:
     raw, _, name = one.door.rpartition(" ")
     tls = name in ("https", "mqtts") and not raw
-    while True:
+    while not done.is_over:
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_connection(*site.doors[name], ssl=_trusting() if tls else None)
