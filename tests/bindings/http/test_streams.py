@@ -283,7 +283,7 @@ async def test_a_client_that_stops_reading_is_dropped_and_others_are_served(tmp_
 
 
 async def test_shutdown_ends_streams_at_once(tmp_path: Path) -> None:
-    async with lamp_house(tmp_path / "home") as lamps:
+    async with lamp_house(tmp_path / "home", HttpConfig(graceful_s=60)) as lamps:
         async with lamps.client("viewer1") as viewer, viewer.stream("GET", "/stream") as stream:
             lamps.runtime.sessions.everyone()[0].close("shut-down")
             assert await Events(stream).ended()
@@ -291,7 +291,7 @@ async def test_shutdown_ends_streams_at_once(tmp_path: Path) -> None:
         response = await client.send(client.build_request("GET", "/stream"), stream=True)
         assert response.status_code == 200
         began = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - began < 3
+    assert asyncio.get_running_loop().time() - began < 30
     await client.aclose()
 
 
