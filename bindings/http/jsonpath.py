@@ -6,13 +6,39 @@ Runs in the search process: nothing here bounds what a query looks at.
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
+from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathNodeList, JSONPathQuery
+from jsonpath_rfc9535.filter_expressions import Expression, FilterContext, RelativeFilterQuery
+from jsonpath_rfc9535.parse import Parser
 from jsonpath_rfc9535.segments import JSONPathChildSegment
 from jsonpath_rfc9535.selectors import FilterSelector, NameSelector, WildcardSelector
+from jsonpath_rfc9535.tokens import TokenStream
 
 from things.errors import Invalid
 
-_ENVIRONMENT = JSONPathEnvironment()
+
+class _CurrentNode(RelativeFilterQuery):
+    """`@` alone. The library gives the value in place of the node where that is neither an array nor an object: then
+    `?@` finds no 0, and `count(@)` fails."""
+
+    def evaluate(self, context: FilterContext) -> object:
+        return JSONPathNodeList(
+            [JSONPathNode(value=context.current, location=(), parent=None, root=cast(Any, context.root))]
+        )
+
+
+class _Parser(Parser):
+    def parse_relative_query(self, stream: TokenStream) -> Expression:
+        found = super().parse_relative_query(stream)
+        if isinstance(found, RelativeFilterQuery) and found.query.empty():
+            return _CurrentNode(found.token, found.query)
+        return found
+
+
+class _Environment(JSONPathEnvironment):
+    parser_class = _Parser
+
+
+_ENVIRONMENT = _Environment()
 
 
 class JSONPath:

@@ -102,6 +102,18 @@ def test_jsonpath_over_books(query: str, expected: list[Any]) -> None:
         ("$[?value(@..a)==1]", [{"a": 1}, {"a": 1, "b": {"a": 1}}], [{"a": 1}]),
         ("$[?match(@, 'a.c')]", ["abc", "abcd", "a\nc"], ["abc"]),
         ("$[?search(@, 'b')]", ["abc", "ac", 1], ["abc"]),
+        # the node itself, whatever its value
+        ("$[?@]", [0, "", None, False, [], {}], [0, "", None, False, [], {}]),
+        ("$[?!@]", [0, "", None, False, [], {}], []),
+        ("$[?@ && @!=0]", [0, "", 1], ["", 1]),
+        ("$[?@==0]", [0, "", None], [0]),
+        ("$[?count(@)==1]", [0, "a", [1, 2]], [0, "a", [1, 2]]),
+        ("$[?value(@)==@]", [0, "a", [1, 2]], [0, "a", [1, 2]]),
+        ("$[?value(@)=='a']", [0, "a", [1, 2]], ["a"]),
+        # nothing equals nothing
+        ("$[?@.a>=@.b]", [{"c": 1}, {"a": 1}], [{"c": 1}]),
+        # blanks between segments
+        ("$ ..a\n[0]", {"a": [1]}, [1]),
     ],
 )
 def test_what_the_standard_lets_a_query_find(query: str, document: Any, expected: list[Any]) -> None:
