@@ -250,10 +250,15 @@ class Certificates:
         )
 
     def _is_due(self) -> bool:
+        if self.files.key.exists():
+            read_private(self.files.key)
         try:
-            certificate = _certificate(self.files.certificate)
-            _key(self.files.key)
-        except FileNotFoundError:
+            certificate, key = _certificate(self.files.certificate), _key(self.files.key)
+        except (StorageDamaged, ConfigInvalid) as error:
+            # The authority makes another one; nobody has to be given anything.
+            log.warning("the server certificate is made anew", extra={"reason": error.detail})
+            return True
+        if certificate.public_key() != key.public_key():
             return True
         if certificate.issuer != self._ca.subject:
             return True  # there is a new authority

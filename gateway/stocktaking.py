@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from gateway.home import GATEWAY_FILE, write_gateway_id
+from gateway.home import GATEWAY_FILE, gateway_id, write_gateway_id
 from gateway.inventory import (
     ACCOUNTS,
     FILE,
@@ -48,6 +48,8 @@ SEQ_RESERVE = 1_000_000
 """The same for the ledger's sequence numbers."""
 
 RIGHTS, KEYS, ROW_IDS = "rights.json", "keys", f"{HISTORY}/row-ids"
+AUTHORITY = "certs/ca.pem"
+DROPPED = f"{HISTORY}/dropped"
 REPAIR = "skep repair (save what can be read)"
 
 CONVENIENCES = {
@@ -101,9 +103,23 @@ class Stocktaking:
             raise self._refusal(RIGHTS, "missing: custom roles and rules, and what they denied, are gone")
         if KEYS in self.inventory.stores and not any((self._home / KEYS).glob("token-*.pem")):
             self._note(KEYS, "the signing key is missing: a new one was made, and every token ended")
+        self._check_authority()
         self._restore_gateway()
         self._check_history()
         self._check_conveniences()
+
+    def _check_authority(self) -> None:
+        path = self._home / AUTHORITY
+        if AUTHORITY not in self.inventory.stores or (path.exists() and path.stat().st_size):
+            return
+        if not path.parent.exists():
+            self._note(AUTHORITY, "missing: a new authority was made, whose certificate clients have to be given")
+            return
+        log.critical("a store is not what it was", extra={"store": AUTHORITY})
+        raise StorageDamaged(
+            f"{AUTHORITY} is missing or empty: restore it, or move certs/ away, and a new authority is made that "
+            "clients have to be given"
+        )
 
     def _check_database(self, name: str) -> None:
         path = self._home / name
@@ -142,7 +158,18 @@ class Stocktaking:
                     aside = _set_aside(path)
                     stores.pop(prefix + path.name, None)
                     self._note(prefix + path.name, f"of another installation: set aside as {aside.name}")
+        self._check_dropped()
         self._check_row_ids(max((marks["last"] for marks in listed.values()), default=0))
+
+    def _check_dropped(self) -> None:
+        """Without it, whatever is older than the hot files is looked for in the lake."""
+        path = self._home / DROPPED
+        try:
+            int(path.read_text("ascii"))
+        except FileNotFoundError:
+            return
+        except (ValueError, OSError):
+            self.set_aside(DROPPED, "damaged: more is looked for in the lake than has to be")
 
     def _check_conveniences(self) -> None:
         """What holds nothing that was acknowledged as stored never stops a start."""
@@ -194,10 +221,17 @@ class Stocktaking:
 
     def _restore_gateway(self) -> None:
         path, gateway = self._home / GATEWAY_FILE, self.inventory.gateway
-        if gateway is None or (path.exists() and path.stat().st_size):
+        if gateway is None:
             return
+        what = "missing or empty"
+        if path.exists() and path.stat().st_size:
+            try:
+                gateway_id(self._home)
+                return
+            except StorageDamaged:
+                what = f"damaged: set aside as {_set_aside(path).name}"
         write_gateway_id(self._home, gateway)
-        self._note(GATEWAY_FILE, f"missing or empty: written again with the id {gateway}")
+        self._note(GATEWAY_FILE, f"{what}; written again with the id {gateway}")
 
     # ------------------------------------------------------------ once they are open
 

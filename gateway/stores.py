@@ -22,7 +22,7 @@ from gateway.config import Config
 from gateway.home import RUNTIME, close_to_others, gateway_id, held, prepared, refuse_unfinished
 from gateway.inventory import ACCOUNTS, HISTORY, RESTORED, TWIN, Marks
 from gateway.schemas import due, note_begun, note_finished
-from gateway.stocktaking import CONVENIENCES, KEYS, RIGHTS, ROW_IDS, Stocktaking
+from gateway.stocktaking import AUTHORITY, CONVENIENCES, KEYS, RIGHTS, ROW_IDS, Stocktaking
 from gateway.timekeeping import FILE as CLOCK_FILE
 from gateway.timekeeping import Timekeeping
 from runtime.clocks import IDs, wall_clock
@@ -163,6 +163,8 @@ def _marks(home: Path, config: Config, authenticator: LocalAuthenticator, twin: 
     if (home / RIGHTS).exists():
         found[RIGHTS] = {}
     found[KEYS] = {}
+    if (home / AUTHORITY).exists():
+        found[AUTHORITY] = {}
     found |= {name: {} for name in CONVENIENCES if (home / name).exists()}
     return found
 

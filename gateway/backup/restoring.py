@@ -25,7 +25,7 @@ from gateway.backup.places import Source
 from gateway.home import BEGUN, RESTORING, held
 from gateway.inventory import FILE, HISTORY, RESTORED, TWIN, read_inventory, write_inventory
 from gateway.sqlite_files import is_readable
-from gateway.stocktaking import KEYS, ROW_IDS
+from gateway.stocktaking import AUTHORITY, KEYS, ROW_IDS
 from things.errors import Conflict, StorageDamaged
 from things.whole_files import sync
 from twin.ledger.store import LAST_SEQ, SET_LAST_SEQ
@@ -206,7 +206,7 @@ def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
     inventory.stores = {
         name: marks
         for name, marks in inventory.stores.items()
-        if (draft / name).exists() or not (name.startswith(prefix) or (name == KEYS and not has_keys))
+        if (draft / name).exists() or not (name.startswith(prefix) or (name in (KEYS, AUTHORITY) and not has_keys))
     }
     inventory.stores[ROW_IDS] = {"last": last_row}
     without = "" if has_keys else ", without keys"

@@ -1,7 +1,8 @@
 """A folder that an older version left (`homes/`): started with today's code, upgraded, killed while at it, undone.
 
 `schema-3.tar.gz` is a data folder with sealed and hot readings, accounts, requests and a directory, as the version
-before inventories closed it, and `told.json` with the tokens and request ids that its clients were told.
+before inventories closed it, and `told.json` with the tokens and request ids that its clients were told. Its
+requests never expire, and are never forgotten.
 """
 
 import json

@@ -285,6 +285,34 @@ async def test_what_can_be_done_without_never_stops_a_start(left: Left, tmp_path
         assert held["named"] or damage.endswith("flipped 0")
 
 
+@pytest.mark.parametrize("content", [None, b"", b"\xff\x00noise{"])
+async def test_what_can_be_made_again_never_stops_a_start(left: Left, tmp_path: Path, content: bytes | None) -> None:
+    home = _copied(left, "clean", tmp_path)
+    (home / "history" / "dropped").write_text("5\n")
+    gateway = (home / "gateway.json").read_bytes()
+    for name in ("certs/server.key", "certs/server.pem", "gateway.json", "history/dropped", "clock.json"):
+        (home / name).unlink() if content is None else (home / name).write_bytes(content)
+
+    held = await _held(home, left.works)
+
+    assert {**held, "named": set()} == WHOLE
+    assert held["named"] == ({"gateway"} if content is None else {"gateway", "history", "clock"})
+    assert (home / "gateway.json").read_bytes() == gateway
+    async with skep(home, tls=True) as again, httpx.AsyncClient(base_url=again.https, verify=str(again.ca)) as client:
+        assert (await client.get("/livez")).status_code == 200
+
+
+async def test_a_missing_certificate_of_the_authority_makes_no_other_in_silence(left: Left, tmp_path: Path) -> None:
+    home = _copied(left, "clean", tmp_path)
+    (home / "certs" / "ca.pem").unlink()
+    with pytest.raises(StorageDamaged, match=r"ca\.pem is missing"):
+        await _held(home, left.works)
+
+    (home / "certs").rename(home / "certs-before")
+
+    assert (await _held(home, left.works))["named"] == {"certs"}
+
+
 async def test_a_missing_key_of_the_authority_is_named(left: Left, tmp_path: Path) -> None:
     home = _copied(left, "clean", tmp_path)
     (home / "certs" / "ca.key").unlink()
