@@ -6,8 +6,26 @@ Runs in the search process: nothing here bounds what a query looks at.
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathNodeList, JSONPathQuery
-from jsonpath_rfc9535.filter_expressions import Expression, FilterContext, RelativeFilterQuery
+from jsonpath_rfc9535 import (
+    JSONPathEnvironment,
+    JSONPathError,
+    JSONPathNode,
+    JSONPathNodeList,
+    JSONPathQuery,
+    JSONPathSyntaxError,
+    JSONPathTypeError,
+)
+from jsonpath_rfc9535.filter_expressions import (
+    ComparisonExpression,
+    Expression,
+    FilterContext,
+    FilterExpressionLiteral,
+    FunctionExtension,
+    LogicalExpression,
+    PrefixExpression,
+    RelativeFilterQuery,
+)
+from jsonpath_rfc9535.function_extensions import ExpressionType
 from jsonpath_rfc9535.parse import Parser
 from jsonpath_rfc9535.segments import JSONPathChildSegment
 from jsonpath_rfc9535.selectors import FilterSelector, NameSelector, WildcardSelector
@@ -27,6 +45,33 @@ class _CurrentNode(RelativeFilterQuery):
 
 
 class _Parser(Parser):
+    """Refuses what the library lets pass: a value that is not compared, and a test that is."""
+
+    def parse_prefix_expression(self, stream: TokenStream) -> Expression:
+        found = super().parse_prefix_expression(stream)
+        if isinstance(found, PrefixExpression):
+            self._check_test(found.right)
+        return found
+
+    def parse_infix_expression(self, stream: TokenStream, left: Expression) -> Expression:
+        found = super().parse_infix_expression(stream, left)
+        if isinstance(found, LogicalExpression):
+            self._check_test(found.left)
+            self._check_test(found.right)
+        elif isinstance(found, ComparisonExpression):
+            for side in (found.left, found.right):
+                if isinstance(side, ComparisonExpression | LogicalExpression | PrefixExpression):
+                    raise JSONPathSyntaxError("a test cannot be compared", token=side.token)
+        return found
+
+    def _check_test(self, expression: Expression) -> None:
+        is_value = isinstance(expression, FilterExpressionLiteral)
+        if isinstance(expression, FunctionExtension):
+            function = self.env.function_extensions.get(expression.name)
+            is_value = function is not None and function.return_type is ExpressionType.VALUE
+        if is_value:
+            raise JSONPathTypeError("a value must be compared", token=expression.token)
+
     def parse_relative_query(self, stream: TokenStream) -> Expression:
         found = super().parse_relative_query(stream)
         if isinstance(found, RelativeFilterQuery) and found.query.empty():
