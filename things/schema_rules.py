@@ -37,8 +37,11 @@ def check_types(found: Findings, at: Path, members: dict[str, Any]) -> None:
         found.add((*at, "@type"), "a Thing Description must not be of type tm:ThingModel", "thing-model")
 
 
-def _check(found: Findings, at: Path, schema: Any) -> bool:
-    """Whether keywords were met that only the compiler can judge."""
+def _check(found: Findings, at: Path, schema: Any, *, is_foreign: bool = False) -> bool:
+    """Whether keywords were met that only the compiler can judge. Below such a keyword (`is_foreign`) a schema may be
+    true or false, as in JSON Schema."""
+    if is_foreign and isinstance(schema, bool):
+        return True
     if not isinstance(schema, dict):
         found.add(at, "must be a data schema (an object)", "shape")
         return False
@@ -47,10 +50,10 @@ def _check(found: Findings, at: Path, schema: Any) -> bool:
     foreign = not _UNCHECKED.isdisjoint(schema)
     for name in ("oneOf", "items", "properties"):
         if name in schema:
-            foreign |= _check_nested(found, (*at, name), name, schema[name])
+            foreign |= _check_nested(found, (*at, name), name, schema[name], is_foreign=is_foreign)
     for name in _FOREIGN_SCHEMAS.intersection(schema) if foreign else ():
         if isinstance(schema[name], dict | list):
-            _check_nested(found, (*at, name), name, schema[name])
+            _check_nested(found, (*at, name), name, schema[name], is_foreign=True)
     return foreign
 
 
@@ -95,7 +98,7 @@ def _check_values(found: Findings, at: Path, schema: dict[str, Any]) -> None:
     if isinstance(schema.get("patternProperties"), dict):
         for pattern, nested in schema["patternProperties"].items():
             _check_pattern(found, (*at, "patternProperties", pattern), pattern)
-            _check(found, (*at, "patternProperties", pattern), nested)
+            _check(found, (*at, "patternProperties", pattern), nested, is_foreign=True)
 
 
 def _check_pattern(found: Findings, at: Path, pattern: Any) -> None:
@@ -120,7 +123,7 @@ def _check_enum(found: Findings, at: Path, schema: dict[str, Any]) -> None:
         found.add((*at, "enum"), "enum and const exclude each other", "contradiction")
 
 
-def _check_nested(found: Findings, at: Path, name: str, value: Any) -> bool:
+def _check_nested(found: Findings, at: Path, name: str, value: Any, *, is_foreign: bool) -> bool:
     foreign = False
     if name == "oneOf" and not isinstance(value, list):
         found.add(at, "must be a list of data schemas", "shape")
@@ -129,12 +132,12 @@ def _check_nested(found: Findings, at: Path, name: str, value: Any) -> bool:
             found.add(at, "must be an object of data schemas by member name", "shape")
             return False
         for member, schema in value.items():
-            foreign |= _check(found, (*at, member), schema)
+            foreign |= _check(found, (*at, member), schema, is_foreign=is_foreign)
     elif isinstance(value, list):
         for index, schema in enumerate(value):
-            foreign |= _check(found, (*at, index), schema)
+            foreign |= _check(found, (*at, index), schema, is_foreign=is_foreign)
     else:
-        foreign = _check(found, at, value)
+        foreign = _check(found, at, value, is_foreign=is_foreign)
     return foreign
 
 

@@ -44,6 +44,8 @@ _DURATIONS = ("skep:expires", "skep:deadline", "skep:interval")
 _SUBPROTOCOLS_10 = ("longpoll", "websub", "sse")
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 _SINGLE_RELATIONS = frozenset({"type"})
+_LINK_MEMBERS = ("href", "anchor", "type", "hreflang", "sizes", "instanceName")
+"""By which two links of one relation differ; a model may use a submodel several times, each under a name of its own."""
 _LANGUAGE = re.compile(
     r"(?:[A-Za-z]{2,3}(?:-[A-Za-z]{3}){0,3}|[A-Za-z]{4,8})(?:-[A-Za-z]{4})?(?:-(?:[A-Za-z]{2}|[0-9]{3}))?"
     r"(?:-(?:[A-Za-z0-9]{5,8}|[0-9][A-Za-z0-9]{3}))*(?:-[A-WY-Za-wy-z0-9](?:-[A-Za-z0-9]{2,8})+)*"
@@ -327,7 +329,7 @@ class _Rules:
                 continue
             key: tuple[object, ...] = (relation,)
             if relation not in _SINGLE_RELATIONS:
-                key = (relation, *(repr(link.get(name)) for name in ("href", "anchor", "type", "hreflang", "sizes")))
+                key = (relation, *(repr(link.get(name)) for name in _LINK_MEMBERS))
             if key in seen:
                 self.found.add((*at, "rel"), f"the relation {relation[:40]!r} stands twice", "repeated")
             seen.add(key)

@@ -5,7 +5,7 @@ What is hidden from the caller looks unknown; a Thing's presence is shown like p
 
 from collections.abc import Callable, Mapping
 
-from things.addresses import Address, Kind
+from things.addresses import Address, Kind, is_twin
 from things.errors import NotFound, UnknownName, UnknownThing
 from things.identity import Principal
 from things.messages import JSONValue, Operation
@@ -101,6 +101,8 @@ class ValuesService(MethodService):
         thing_id = given.thing_id
         if self._directory.get(thing_id) is None:
             raise UnknownThing(thing_id)
+        if not is_twin(thing_id):
+            raise NotFound(f"{thing_id} is described here and lives elsewhere: see the forms of its description")
         found = {
             name: _value_document(value)
             for (of_kind, name), value in self._values.of_thing(thing_id).items()

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bindings.http.callers import identify
 from bindings.http.context import HttpContext
+from bindings.http.entry_paths import entry_path
 from bindings.http.exchange import STORED, TAKEN, Exchange
 from bindings.http.problems import UnsupportedMediaType, problem
 from bindings.http.routing import Routes
@@ -60,7 +61,7 @@ class Application:
             allowed = self._routes.allowed(raw_path)
             if allowed is not None:
                 return Response(status_code=204, headers={"allow": allowed})
-        route, params = self._routes.find(method, raw_path)
+        route, params = self._routes.find(method, entry_path(scope))
         exchange = Exchange(self._context, scope, receive, params)
         await identify(exchange)
         if not route.public:

@@ -31,7 +31,10 @@ def expiry(td: Mapping[str, Any], now: int) -> int | None:
         return None
     if not isinstance(expires, str):
         raise Invalid("registration/expires is a time as text")
-    return parse_time(expires)
+    end = parse_time(expires)
+    if end <= now:
+        raise Invalid("registration/expires is in the past: nobody could read the entry")
+    return end
 
 
 def stored(td: Mapping[str, Any]) -> dict[str, Any]:

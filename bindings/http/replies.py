@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from bindings.http.channels import QueueChannel, StreamChannel
 from bindings.http.exchange import EVENT_STREAM, Exchange
-from bindings.http.sse import PING
+from bindings.http.sse import OPENING, PING
 from runtime.ports import Request
 from things.delivery import DeliveryStatus
 from things.errors import SkepError
@@ -96,8 +96,9 @@ class EventStream:
             finally:
                 channel.writing = False
 
-        # An empty comment makes proxies and browsers see the stream at once.
-        await write(b": ok\n\n")
+        # A comment makes proxies and browsers see the stream at once. No blank line follows, which some clients take
+        # for the end of an empty event.
+        await write(OPENING)
         if self._prelude is not None:
             try:
                 await self._prelude(channel, write)
@@ -187,7 +188,7 @@ class RawStream:
         context, channel = self._exchange.context, self._channel
         with context.tickets.opened(self._exchange.ticket, channel.close), context.opened(channel):
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-            await send({"type": "http.response.body", "body": b": ok\n\n", "more_body": True})
+            await send({"type": "http.response.body", "body": OPENING, "more_body": True})
             async with asyncio.TaskGroup() as tasks:
                 watcher = tasks.create_task(_disconnected(receive, channel))
                 while (chunk := await self._following()) is not None:

@@ -15,7 +15,8 @@ from things.documents import status_document
 from things.jsontext import encode
 from things.times import rfc3339
 
-PING = b": ping\n\n"
+OPENING, PING = b": ok\n", b": ping\n"
+"""Comments (WHATWG HTML, 9.2.5) without a blank line behind them, which would end an event that has no data."""
 
 
 class Spelling(Enum):

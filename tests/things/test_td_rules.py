@@ -250,6 +250,11 @@ def test_broken_rule_is_reported_where_it_is_broken(path: str, value: Any, point
         ("/actions/rinse/forms/0/op", ["invokeaction", "queryaction", "cancelaction"]),
         ("/created", "2016-12-31T23:59:60Z"),
         ("/properties/mode/additionalProperties", False),
+        (
+            "/properties/mode/additionalProperties",
+            {"type": "object", "additionalProperties": {"properties": {"additionalProperties": False}}},
+        ),
+        ("/properties/mode/not", {"items": True}),
     ],
 )
 def test_what_the_standard_allows_is_allowed(path: str, value: Any) -> None:

@@ -118,6 +118,12 @@ def test_broken_model_is_reported_where_it_is_broken(changes: dict[str, Any], po
         {"properties": {"p": {"forms": [{"op": "readproperty", "href": "{{PATH}}"}]}}},
         {"security": "later"},
         {"links": [{"rel": "tm:submodel", "href": "https://m.example/x.tm.json"}]},
+        {
+            "links": [
+                {"rel": "tm:submodel", "href": "https://m.example/spot.tm.json", "instanceName": name}
+                for name in ("left", "right")
+            ]
+        },
     ],
 )
 def test_what_models_may_leave_open_is_allowed(changes: dict[str, Any]) -> None:

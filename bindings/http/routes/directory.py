@@ -88,11 +88,12 @@ async def _list(exchange: Exchange) -> ASGIApp:
     as_collection = exchange.one("format") == "collection"
     if exchange.one("format") not in (None, "array", "collection"):
         raise Invalid("format is array or collection")
-    limit = exchange.number("limit", least=1, most=MAX_LISTED)
+    limit, offset, cursor = exchange.number("limit", least=1), exchange.number("offset"), exchange.one("cursor")
     page: dict[str, JSONValue] = {
-        "offset": exchange.number("offset"),
-        "cursor": exchange.one("cursor"),
-        "limit": limit or MAX_LISTED,
+        # The cursor decides; the offset beside it is for clients that count.
+        "offset": offset if cursor is None else None,
+        "cursor": cursor,
+        "limit": min(limit or MAX_LISTED, MAX_LISTED),
         "protocol": exchange.one("forms"),
     }
     query = {name: exchange.one(name) for name in _FILTERS}
@@ -106,7 +107,9 @@ async def _list(exchange: Exchange) -> ASGIApp:
             raise Invalid("the directory of the past is listed whole and as an array")
         found = await service_calls.call(exchange, HISTORY, "listAsOf", time=rfc3339(then), **page)
         items = [encode(td) for td in found["items"]]
-    following = _following(exchange, found["cursor"], page["limit"]) if found.get("cursor") else None
+    following = None
+    if found.get("cursor"):
+        following = _following(exchange, found["cursor"], page["limit"], (offset or 0) + len(items))
     links = []
     if following is not None:
         links.append(f'<{following}>; rel="next"')
@@ -127,15 +130,15 @@ async def _list(exchange: Exchange) -> ASGIApp:
     return Response(body, headers={"link": ", ".join(links)} if links else None, media_type=media_type)
 
 
-def _following(exchange: Exchange, cursor: str, limit: JSONValue) -> str:
-    """The address of the next page: the same arguments, from the cursor on."""
+def _following(exchange: Exchange, cursor: str, limit: JSONValue, offset: int) -> str:
+    """The address of the next page: the same arguments, from the cursor on, and how many come before it."""
     arguments = [
         (name, value)
         for name, values in exchange.query.items()
         if name not in ("offset", "limit", "cursor")
         for value in values
     ]
-    return f"/things?{urlencode([('cursor', cursor), ('limit', limit), *arguments])}"
+    return f"/things?{urlencode([('cursor', cursor), ('offset', offset), ('limit', limit), *arguments])}"
 
 
 # ---------------------------------------------------------------- writing
@@ -251,7 +254,7 @@ async def _td_body(exchange: Exchange) -> dict[str, Any]:
 
 
 def _thing_id(exchange: Exchange) -> str:
-    """The id in the path; clients that put the address of an entry there (`Location`) mean its id."""
+    """The id in the path; clients that put the address of an entry there (`Location`), encoded, mean its id."""
     thing_id = exchange.params["id"]
     if "/" not in thing_id:
         return thing_id

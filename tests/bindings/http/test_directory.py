@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from tests.bindings.http.support import LAMP, Events, House, house, lamp_house
+from tests.bindings.http.support import LAMP, Events, House, eventually, house, lamp_house
 from things.td import ThingDescription
 
 pytestmark = pytest.mark.anyio
@@ -174,9 +174,73 @@ async def test_time_to_live_counts_from_each_write_and_hides_at_once(lamps: Hous
         await manager.put(path, json=gate(registration={"expires": "2999-01-01T00:00:00Z"}))
         await manager.patch(path, json={"title": "Again"}, headers=PATCH)
         assert (await manager.get(path)).json()["registration"]["expires"] == "2999-01-01T00:00:00Z"
-        await manager.put(path, json=gate(registration={"expires": "2000-01-01T00:00:00Z"}))
-        assert (await manager.get(path)).status_code == 404
+        await manager.put(path, json=gate(registration={"ttl": 0.001}))
+        await eventually(lambda: _is_gone(manager, path))
         assert path.removeprefix("/things/") not in [td["id"] for td in (await manager.get("/things")).json()]
+
+
+async def _is_gone(client: httpx.AsyncClient, path: str) -> bool:
+    return (await client.get(path)).status_code == 404
+
+
+async def test_registration_that_has_ended_already_is_refused_and_changes_nothing(lamps: House) -> None:
+    path = "/things/urn:example:gate"
+    async with lamps.client("manager1") as manager:
+        await manager.put(path, json=gate(title="Before"))
+        refused = await manager.put(path, json=gate(registration={"expires": "2000-01-01T00:00:00Z"}))
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+        assert "in the past" in refused.json()["detail"]
+        assert (await manager.get(path)).json()["title"] == "Before"
+
+
+async def test_location_of_an_entry_finds_it_however_it_is_joined(lamps: House) -> None:
+    async with lamps.client("manager1") as manager:
+        location = (await manager.post("/things", content=json.dumps(gate()), headers=TD_JSON)).headers["location"]
+        absolute = f"{lamps.url}{location}"
+        for joined in (location, absolute, quote(location, safe=""), quote(absolute, safe="")):
+            found = await manager.get(f"{lamps.url}/things/{joined}")
+            assert (found.status_code, f"/things/{quote(found.json()['id'], safe=':-')}") == (200, location), joined
+        assert (await manager.get(f"{lamps.url}/things/https://elsewhere.example{location}")).status_code == 404
+        assert (await manager.delete(f"{lamps.url}/things/{location}")).status_code == 204
+
+
+async def test_page_longer_than_the_longest_is_the_longest_and_next_counts_what_came_before(lamps: House) -> None:
+    async with lamps.client("manager1") as manager:
+        for index in range(5):
+            await manager.put(f"/things/urn:x:{index}", json=gate())
+        whole = [td["id"] for td in (await manager.get("/things?limit=100000")).json()]
+        seen, offset, target = [], 0, "/things?limit=2"
+        while target:
+            page = await manager.get(target)
+            seen += [td["id"] for td in page.json()]
+            offset += len(page.json())
+            target = page.links.get("next", {}).get("url", "")
+            assert not target or f"offset={offset}" in target
+        assert seen == whole
+
+
+async def test_values_of_an_entry_that_lives_elsewhere_are_not_here(lamps: House) -> None:
+    async with lamps.client("manager1") as manager:
+        await manager.put(
+            "/things/urn:x:1", json=gate(properties={"count": {"type": "integer", "forms": [{"href": "/c"}]}})
+        )
+        for path in ("properties", "properties/count"):
+            assert (await manager.get(f"/things/urn:x:1/{path}")).status_code == 404
+
+
+async def test_directory_asks_for_what_every_client_knows(lamps: House) -> None:
+    async with lamps.client() as nobody:
+        td = (await nobody.get("/.well-known/wot")).json()
+    assert [td["securityDefinitions"][name]["scheme"] for name in td["security"]] == ["bearer"]
+
+
+@pytest.mark.parametrize("path", ["/events", "/stream?thing=dtw:lights:lamp"])
+async def test_event_stream_begins_with_no_empty_event(lamps: House, path: str) -> None:
+    accept = {"accept": "text/event-stream"}
+    async with lamps.client("manager1") as manager, manager.stream("GET", path, headers=accept) as reply:
+        first = await anext(reply.aiter_raw())
+    assert first.startswith(b":")
+    assert b"\n\n" not in first
 
 
 async def test_listing_is_sorted_and_paged_with_links(lamps: House) -> None:

@@ -258,7 +258,7 @@ async def test_idle_streams_are_pinged(tmp_path: Path) -> None:
         with anyio.fail_after(30):
             async for chunk in response.aiter_raw():
                 seen += chunk
-                if seen.count(b": ping\n\n") >= 2:
+                if seen.count(b": ping\n") >= 2:
                     break
 
 
@@ -268,7 +268,7 @@ async def test_a_client_that_stops_reading_is_dropped_and_others_are_served(tmp_
         reader, writer = await asyncio.open_connection("127.0.0.1", int(lamps.url.rpartition(":")[2]), limit=1_024)
         token = lamps.tokens["viewer1"]
         writer.write(f"GET /stream?kind=event HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n".encode())
-        await reader.readuntil(b": ok\n\n")
+        await reader.readuntil(b": ok\n")
         async with lamps.client("operator1") as operator, operator.stream("GET", "/stream?kind=event") as response:
             events = Events(response)
             payload = "x" * 200_000
