@@ -1,6 +1,6 @@
 """Hostile neighbours of a gateway, as a table: where each knocks, what it says first, and what it says over and over.
 
-Run as a program, it plays the kinds that it is told on its standard input, one after the other, at the lowest priority:
+Run as a program, it plays the kinds that it is told on its standard input, one after the other, at a low priority:
 in a home they are on another machine and take no processor time from the gateway but by what they send.
 """
 
@@ -285,5 +285,5 @@ async def _main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    os.nice(5)
     asyncio.run(_main(Path(sys.argv[1])))
