@@ -26,7 +26,6 @@ from gateway.config import Config
 from gateway.inventory import ACCOUNTS, TWIN, read_notes
 from gateway.schemas import RECORD, due
 from gateway.upgrading import go_back, tried
-from runtime.clocks import wall_clock
 from skep.cli import main
 from tests.support import skep
 from things.errors import NewerSchema, NotFound
@@ -49,12 +48,6 @@ def old(tmp_path: Path) -> Path:
     home = tmp_path / "home"
     for folder in (home, *(path for path in home.rglob("*") if path.is_dir())):
         folder.chmod(0o700)
-    # Requests wait for an hour, and this home was left long ago.
-    with closing(sqlite3.connect(home / TWIN)) as connection, connection:
-        hour_us = 3_600_000_000
-        connection.execute(
-            "UPDATE requests SET expires = :end, due = :end WHERE state = 'pending'", {"end": wall_clock() + hour_us}
-        )
     return home
 
 
