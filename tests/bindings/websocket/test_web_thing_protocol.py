@@ -103,6 +103,19 @@ async def test_observers_get_values_and_events_until_they_unsubscribe(
     assert (third["data"], third["correlationID"]) == ("wet", alarm["correlationID"])
 
 
+async def test_every_event_of_a_batch_arrives_once_and_in_order(runtime: Skep, manager: WebThingClient) -> None:
+    plant = await runtime.add("plant", "agent")
+    async with web_thing_client(runtime, plant) as agent:
+        await agent.request("exposething", "pump-1", td=PUMP)
+    await manager.request("subscribeevent", "dtw:plant:pump-1", name="alarm")
+    batch = [{"operation": "publish_event", "thingID": "pump-1", "name": "alarm", "data": str(n)} for n in range(200)]
+
+    async with httpx2.AsyncClient(base_url=runtime.http, headers={"authorization": f"Bearer {plant.token}"}) as http:
+        assert (await http.post("/agent/batch", json=batch)).json()["stored"] == 200
+
+    assert [(await manager.notification())["data"] for _ in range(200)] == [str(n) for n in range(200)]
+
+
 async def test_one_socket_holds_several_subscriptions_and_ends_all_of_a_thing_at_once(
     agent: WebThingClient, manager: WebThingClient
 ) -> None:
