@@ -98,7 +98,7 @@ class Assembly:
             authorizer=stores.authorizer,
             clocks=stores.clocks,
             describe=views.publication,
-            assess=QualityWatch(twin.values, is_clock_trusted=lambda: stores.time.is_trusted),
+            assess=QualityWatch(twin.values, is_clock_trusted=lambda: stores.time.was_trusted),
             audit=MessageAudit(stores.authenticator.audit),
             record_presence=self._record_presence,
         )

@@ -47,6 +47,8 @@ class Timekeeping:
         self._latest = self._seen.now if self._seen is not None else 0
         self._stamped = self._latest
         """The latest time that was given out."""
+        self.was_trusted = self.is_trusted
+        """The same when `now` was asked last, for who is asked for every message: it costs no look at the clock."""
         self.steady: SteadyClock
         if not self.is_trusted:
             log.warning("the clock is earlier than when this runtime last ran", extra={"seen": rfc3339(self._latest)})
@@ -80,8 +82,9 @@ class Timekeeping:
     def now(self) -> int:
         """µs UTC by the clock on the wall; while that is not trusted, since the latest time seen."""
         wall = self._wall()
+        self.was_trusted = wall >= self._latest
         if wall < self._stamped:
-            if wall >= self._latest:
+            if self.was_trusted:
                 return wall
             wall = self._latest + (time.monotonic_ns() - self._began) // 1_000
         self._stamped = wall

@@ -81,7 +81,9 @@ def _value(raw: bytes) -> JSONValue:
         value: JSONValue = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise Malformed(f"not valid JSON: {error}") from error
-    if _LARGE.search(raw) and not _is_finite(value):
+    # Most values are one number or text: a look at their spelling would cost more than all the rest.
+    may_be_infinite = _LARGE.search(raw) is not None if isinstance(value, dict | list) else isinstance(value, float)
+    if may_be_infinite and not _is_finite(value):
         raise Malformed("a number is larger than a double can hold")
     return value
 
