@@ -121,10 +121,20 @@ async def _is_trusted(url: str) -> bool:
         async with HTTPClient(url) as client:
             await client.json("GET", "/livez")
     except Unavailable as error:
-        if "certificate" not in error.detail.lower():
+        if not _is_unverified(error):
             raise
         return False
     return True
+
+
+def _is_unverified(error: BaseException) -> bool:
+    """Whether a certificate that could not be verified is what it came of."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 async def _fetched(url: str) -> str:

@@ -56,7 +56,8 @@ def install(is_users: bool, name: str, home: Path | None, account: str | None, n
     unit = _unit(is_users, name, home, account)
     if not is_users:
         _must_be_root()
-        _must_be_readable(unit.program)
+        if unit.user is None:
+            _must_be_readable(unit.program)
     _must_run()
     folder = _folder(is_users)
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,8 @@ def _must_run() -> None:
 
 
 def _must_be_readable(program: Path) -> None:
-    """The service's user has to get at the program."""
+    """A user that the service manager makes has to get at the program; of an account that is there, systemd says so
+    itself."""
     for each in (program, *program.parents):
         if not each.stat().st_mode & 0o001:
             raise Forbidden(f"{program} cannot be run by a service: {each} is closed to others; use /opt/skep")

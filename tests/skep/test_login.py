@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import ssl
 import stat
 from collections.abc import Iterator
@@ -154,6 +155,15 @@ def test_logins_are_listed(
 @pytest.mark.parametrize("url", ["gw.local", "ftp://gw.local", "https://"])
 def test_what_is_no_address_is_refused(url: str, laptop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _login(monkeypatch, url) == 7
+
+
+def test_gateway_that_does_not_answer_is_not_taken_for_one_that_is_not_trusted(
+    laptop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        assert _login(monkeypatch, f"https://127.0.0.1:{taken.getsockname()[1]}", "--fingerprint", "00" * 32) == 6
+    assert "cannot reach" in capsys.readouterr().err
 
 
 def test_nothing_to_log_out_of(laptop: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,6 +113,28 @@ def test_install_writes_enables_and_starts_and_uninstall_takes_back(
     ]
 
 
+@pytest.mark.parametrize(("account", "code"), [(None, 3), ("site", 0)])
+def test_program_that_is_closed_to_others_is_for_its_own_account_only(
+    account: str | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As root of a machine whose service manager notes nothing: with its units in a folder of the test's own."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "skep").touch(mode=0o755)
+    (tmp_path / "systemctl").write_text("#!/bin/sh\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(service, "RUNNING", tmp_path)
+    monkeypatch.setattr(service, "MACHINE_UNITS", tmp_path / "units")
+    monkeypatch.setattr(service, "_program", lambda: closed / "skep")
+    monkeypatch.setattr(service, "_must_be_root", lambda: None)
+
+    arguments = [] if account is None else ["--home", str(tmp_path / "home"), "--as", account]
+    assert main(["service", "install", *arguments]) == code
+    assert (tmp_path / "units" / "skep.service").exists() == (code == 0)
+    assert ("is closed to others" in capsys.readouterr().err) == (code == 3)
+
+
 def test_what_systemd_says_of_a_failure_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
