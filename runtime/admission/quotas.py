@@ -67,12 +67,15 @@ class Quotas:
             raise
 
     def removed(self, account: str, thing_id: str, series: int) -> None:
-        """A Thing with so many series is gone."""
+        """A Thing with so many series goes; those that were admitted and have no value yet go with it."""
         self._sizes(account)
         self._put(account, thing_id, None)
         self._undeclared.pop(thing_id, None)
+        admitted = [key for key in self._uncommitted if key[0] == thing_id]
         if account in self._series:
-            self._series[account] -= series
+            self._series[account] -= series + sum(self.values.get(*key) is None for key in admitted)
+        for key in admitted:
+            del self._uncommitted[key]
 
     def check(self, message: Message) -> None:
         """Let a publication pass that begins no series, or one within the limits. Raises TooMany."""
@@ -87,8 +90,8 @@ class Quotas:
         series = self._series.get(account)
         if series is None:
             series = sum(len(self.values.of_thing(thing_id)) for thing_id in self.directory.things_of(account))
+            self._series[account] = series  # also if it is refused: the next look costs nothing
         if series >= self.limits.series:
-            self._series[account] = series
             raise TooMany(account, self.limits.series, "series of values")
         is_declared = entry.td.affordance(kind, message.name) is not None
         if not is_declared:

@@ -68,6 +68,20 @@ async def test_series_are_counted_from_what_is_there_and_known_ones_pass(tmp_pat
         check(value(h, pump, "flow"))
 
 
+async def test_removed_and_begun_again_a_thing_counts_as_often_as_it_is_there(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        pump, gate = await h.publish_td("mill", "pump"), await h.publish_td("mill", "gate")
+        kept = quotas(h, series=2)
+        check = SeriesCheck(kept)
+        for _ in range(3):
+            check(value(h, pump, "flow"))
+            check(value(h, pump, "target"))
+            with pytest.raises(TooMany, match="2 series"):
+                check(value(h, gate, "flow"))
+
+            kept.removed("mill", pump, 0)
+
+
 async def test_undeclared_names_are_bounded_by_thing(tmp_path: Path) -> None:
     async with house(tmp_path) as h:
         pump, gate = await h.publish_td("mill", "pump"), await h.publish_td("mill", "gate")
