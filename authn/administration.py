@@ -287,10 +287,15 @@ class Administration:
     async def _end_with_key(self, ended: Sequence[Credential], reason: str) -> None:
         """End credentials of one account. With a token or key goes what could fetch another."""
         account = self._register.account(ended[0].account)
-        if any(one.kind in (CredentialKind.TOKEN, CredentialKind.KEY) for one in ended):
+        fetches = any(one.kind in (CredentialKind.TOKEN, CredentialKind.KEY) for one in ended)
+        if fetches:
             ended = [*ended, *(one for one in self._key(account) if one not in ended)]
-            await self._forget_device(account.name)
-        await self._register.end(account, ended, reason)
+        try:
+            # First: it takes effect although the disk may fail.
+            await self._register.end(account, ended, reason)
+        finally:
+            if fetches:
+                await self._forget_device(account.name)
 
     def _key(self, account: Account) -> list[Credential]:
         """The key that ends with the tokens of an account, of which it could fetch more."""
