@@ -327,12 +327,21 @@ class NodeConnection:
     def _credentials(self, envelope: Envelope) -> Principal | None:
         token = envelope.body.get("accessToken")
         if token is None:
-            return self._principal
+            return self._standing()
         if not isinstance(token, str):
             raise Invalid("`accessToken` is text")
         found = self._node.sink.authenticator.verify(token)
         if self._principal is not None and self._principal.account != found.account:
             raise Unauthenticated("this token is another account's than the connection's")
+        return found
+
+    def _standing(self) -> Principal | None:
+        """Who connected, as its account is now: it may have lost its rights since the upgrade."""
+        if self._principal is None:
+            return None
+        found = self._node.sink.authenticator.standing(self._principal)
+        if found is None:
+            raise Unauthenticated("what this connection came with has ended")
         return found
 
     async def _close(self, envelope: Envelope | None) -> None:

@@ -196,6 +196,13 @@ async def test_revoked_account_is_cut_off_at_once(closed_house: Skep) -> None:
         assert await one.closed() == 1008
 
 
+async def test_account_that_was_revoked_between_connecting_and_opening_opens_nothing(closed_house: Skep) -> None:
+    ann = await closed_house.add("ann")
+    async with connected(closed_house, token=ann.token) as one:
+        await closed_house.running.stores.authenticator.administration.disable("ann", by="test")
+        assert (await one.open())["body"]["code"] == 401
+
+
 async def test_token_in_a_message_is_checked_and_not_passed_on(closed_house: Skep) -> None:
     ann, bob = await closed_house.add("ann"), await closed_house.add("bob")
     async with client(closed_house, "a", token=ann.token) as one, client(closed_house, "b", token=bob.token) as other:
