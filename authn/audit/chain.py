@@ -89,13 +89,24 @@ class Chain:
             lines.append(line)
             last, seq = Head(seq, line_hash(line), first), seq + 1
         _append_all(path, b"".join(line + b"\n" for line in lines))
+        # They stand from now on, whatever becomes of the rest: written again, they would follow themselves.
+        self._number, self.head, self.statement = number, last, statement
         if begins:
+            self._tidy(int(kept[0].stem if kept else path.stem))
+        return seq
+
+    def _tidy(self, first: int) -> None:
+        """Make the name of a new file last, and drop those before the `first` that is kept; what fails is logged."""
+        try:
             sync(self._folder)
             for old in files_of(self._folder):
-                if int(old.stem) < int(kept[0].stem if kept else path.stem):
+                if int(old.stem) < first:
                     old.unlink()
-        self._number, self.head, self.statement = number, last, statement
-        return seq
+        except OSError as error:
+            log.warning(
+                "the folder of the audit log could not be tidied",
+                extra={"folder": self._folder.name, "error": str(error)},
+            )
 
     def holds(self, head: Head) -> bool:
         """Whether a line is here as it was, or was dropped for its age."""

@@ -51,6 +51,19 @@ async def test_fifteen_acts_make_fifteen_lines_and_an_intact_chain(tmp_path: Pat
     assert (first["act"], first["by"], first["target"], first["outcome"]) == ("account-added", "root", "pump-0", "ok")
 
 
+async def test_folder_that_cannot_be_synced_makes_no_act_stand_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_folder: Path) -> None:
+        raise OSError("no folder is synced here")
+
+    monkeypatch.setattr(authn.audit.chain, "sync", refused)
+    await fifteen_acts(tmp_path)
+
+    assert verdict_of(tmp_path).intact
+    assert [act["target"] for act in acts(tmp_path)] == [f"pump-{number}" for number in range(15)]
+
+
 @pytest.mark.parametrize("place", [0, 7, 15])
 async def test_one_changed_byte_is_found_at_its_line(tmp_path: Path, place: int) -> None:
     await fifteen_acts(tmp_path)
