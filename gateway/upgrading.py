@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from gateway.home import held, refuse_unfinished
 from gateway.inventory import TWIN, write_inventory
 from gateway.repair.databases import load
@@ -31,7 +33,7 @@ def tried(home: Path, changes: Sequence[Change]) -> None:
             try:
                 copy_sqlite(home / change.store, copy)
                 load(copy)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, SQLAlchemyError, OSError) as error:
                 raise StorageDamaged(f"{change.store} cannot be upgraded: {error}") from error
 
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from authn import migrations as accounts_schema
@@ -32,7 +33,7 @@ from twin.tables import MIGRATIONS
 from twin.values import MARK as VALUES_MARK
 from twin.values import LatestValues
 
-_LOADED = (ValueError, TypeError, LookupError, OverflowError, sqlite3.Error, SkepError)
+_LOADED = (ValueError, TypeError, LookupError, OverflowError, sqlite3.Error, SQLAlchemyError, SkepError)
 
 
 def log_of(path: Path) -> Path:

@@ -18,17 +18,19 @@ import anyio
 import httpx2
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import StaticPool
 
 from authn.accounts import AccountStore
 from authn.migrations import STEPS
+from gateway import upgrading
 from gateway.config import Config
 from gateway.inventory import ACCOUNTS, TWIN, read_notes
 from gateway.schemas import RECORD, due
 from gateway.upgrading import go_back, tried
 from skep.cli import main
 from tests.support import skep
-from things.errors import NewerSchema, NotFound
+from things.errors import NewerSchema, NotFound, StorageDamaged
 from things.records import HistoryQuery
 from twin.database import sqlite_engine
 from twin.migrations import migrate
@@ -118,6 +120,19 @@ async def test_a_dry_run_changes_nothing(old: Path) -> None:
         (TWIN, 3, len(MIGRATIONS)),
     ]
     assert _files(old) == before
+
+
+async def test_a_dry_run_names_the_store_whose_step_its_data_does_not_take(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_path: Path) -> None:
+        raise IntegrityError("CREATE UNIQUE INDEX …", None, sqlite3.IntegrityError("UNIQUE constraint failed"))
+
+    changes = due(old, Config())
+    monkeypatch.setattr(upgrading, "load", refused)
+
+    with pytest.raises(StorageDamaged, match=r"\.db cannot be upgraded: .*UNIQUE constraint failed"):
+        await anyio.to_thread.run_sync(tried, old, changes)
 
 
 @pytest.mark.parametrize("store", [ACCOUNTS, TWIN])
