@@ -45,7 +45,26 @@ def prepared(home: Path) -> Path:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(f"no space left in {home}") from error
         raise ConfigInvalid(f"the home folder {home} cannot be used: {error.strerror or error}") from error
+    if (problem := stranger_in(home)) is not None:
+        raise ConfigInvalid(problem)
     return home
+
+
+def stranger_in(home: Path) -> str | None:
+    """What of a folder its owner cannot read, since it is another user's, and how that is mended; None if all is
+    well. A copy made by root leaves such, and so did commands of earlier versions."""
+    owner = home.stat()
+    if owner.st_uid == 0:  # who reads everything
+        return None
+    with os.scandir(home) as entries:
+        for entry in sorted(entries, key=lambda one: one.name):
+            with suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                readable = found.st_mode & (0o044 if found.st_gid == owner.st_gid else 0o004)
+                if found.st_uid != owner.st_uid and not readable:
+                    mended = f"chown -R --from={found.st_uid} {owner.st_uid}:{owner.st_gid} {home.resolve()}"
+                    return f"{entry.name} in {home} is closed to the folder's owner, user {owner.st_uid}: {mended}"
+    return None
 
 
 def close_to_others(home: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from skep.cli.homes import default_home
+from skep.cli.homes import default_home, entered_home
 from skep.cli.patience import AGAIN_S, Patience
 from skep.consumer import Consumer
 from skep.logins import SavedLogin, saved
@@ -142,7 +142,7 @@ def access_options(command: Callable[..., T]) -> Callable[..., T]:
         *args: Any, home: Path | None, url: str | None, token: str | None, ca: Path | None, as_json: bool, **rest: Any
     ) -> T:
         url, kept = _with_login(home, chosen_url(home, url), token)
-        where = (home or default_home()).expanduser()
+        where = entered_home(home) if url is None else home or default_home()
         ca = ca or (kept.ca if kept is not None else None)
         access = Access(home=where, url=url, token=token, ca=ca, json=as_json, kept=kept)
         return command(*args, access=access, **rest)

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from skep.agent import Agent
 from skep.cli.access import SOCKET, serving
-from skep.cli.homes import default_home
+from skep.cli.homes import default_home, entered_home
 from skep.consumer import Consumer
 from things.errors import NotFound, Unavailable
 from things.service_ids import ACCOUNTS, DIRECTORY
@@ -94,7 +94,8 @@ def agent_options(default_agent: str) -> Callable[[Callable[..., T]], Callable[.
         def wrapped(*args: Any, home: Path | None, mqtt: str | None, **rest: Any) -> T:
             if home is not None and mqtt is not None:
                 raise click.UsageError("give --home or --mqtt, not both")
-            return command(*args, home=(home or default_home()).expanduser(), mqtt=mqtt, **rest)
+            where = entered_home(home) if mqtt is None else default_home()
+            return command(*args, home=where, mqtt=mqtt, **rest)
 
         update_wrapper(wrapped, command)
         for option in (

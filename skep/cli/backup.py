@@ -11,7 +11,7 @@ import click
 
 from skep.cli.access import Access, run_async
 from skep.cli.failures import Unsuccessful
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.output import print_json, print_table
 from skep.cli.plain import plain
 
@@ -62,7 +62,7 @@ def create(
     from gateway.backup.taking import take
     from gateway.config import Config
 
-    folder = (home or default_home()).expanduser().absolute()
+    folder = entered_home(home).absolute()
     access = Access(home=folder, url=None, token=None, ca=None, json=as_json)
 
     async def work() -> Taken:
@@ -170,6 +170,7 @@ def restore(
     from gateway.backup.places import source_of
     from gateway.backup.restoring import restore as restored_of
 
+    home = entered_home(home)
     source = source_of(backup_path, passphrase_of(passphrase_file))
     found = restored_of(source, home, replace=replace, keys=not without_keys)
     if as_json:

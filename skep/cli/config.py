@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.output import print_json, print_table
 from things.errors import ConfigInvalid, NotFound
 from things.suggestions import did_you_mean
@@ -146,7 +146,7 @@ def _rewritten(folder: Path, key: str, value: Any) -> None:
 
 
 def _folder(home: Path | None) -> Path:
-    return (home or default_home()).expanduser()
+    return entered_home(home)
 
 
 def _known(key: str) -> tuple[str, ...]:

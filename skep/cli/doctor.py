@@ -15,7 +15,7 @@ import click
 
 from skep.cli.access import SOCKET
 from skep.cli.failures import Unsuccessful
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.output import cell, console, print_json
 from things.errors import SkepError
 
@@ -37,7 +37,7 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(home: Path | None, as_json: bool) -> None:
     """Check Python, disk, configuration, ports, health, certificates, clock, Java. Exit code 1: something is wrong."""
-    found = list(_findings((home or default_home()).expanduser()))
+    found = list(_findings(entered_home(home)))
     if as_json:
         print_json([asdict(one) for one in found])
     else:
@@ -75,10 +75,14 @@ def _findings(home: Path) -> Iterator[Finding]:
 def _home(home: Path) -> str:
     if not home.exists():
         return f"{home} does not exist yet; `skep run --home {home}` makes it"
-    if not os.access(home, os.W_OK | os.X_OK):
+    if not os.access(home, os.W_OK | os.X_OK, effective_ids=True):
         raise SkepError(f"{home} is not writable for this user")
     if home.stat().st_mode & 0o077:
         raise SkepError(f"{home} is open to other users; chmod 700 {home}")
+    from gateway.home import stranger_in
+
+    if (problem := stranger_in(home)) is not None:
+        raise SkepError(problem)
     return str(home)
 
 

@@ -6,7 +6,7 @@ import click
 
 from skep.cli.access import Access, access_options, with_consumer
 from skep.cli.failures import Unsuccessful
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.moments import Moment
 from skep.cli.output import items_of, print_json, print_table, short_time
 from skep.cli.patience import held_in_time
@@ -90,7 +90,7 @@ def restamp(home: Path | None, first: int | None, last: int | None, by: float | 
     from gateway.config import Config
     from gateway.restamping import doubtful_rows, restamp_rows
 
-    folder = (home or default_home()).expanduser().absolute()
+    folder = entered_home(home).absolute()
     if not folder.is_dir():
         raise Unavailable(f"there is no data folder {folder}")
     with held_in_time(folder):

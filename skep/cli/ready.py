@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from skep.cli.access import SOCKET
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.output import console
 from skep.cli.plain import plain
 from things.errors import Unavailable
@@ -38,7 +38,7 @@ class _Control(http.client.HTTPConnection):
 @click.option("--home", type=click.Path(path_type=Path), help="Data folder. [default: $SKEP_HOME, ~/.skep]")
 def ready(home: Path | None) -> None:
     """Say whether the runtime of a data folder serves. Exit code 6: it does not, or does not answer in time."""
-    folder = (home or default_home()).expanduser()
+    folder = entered_home(home)
     said = _asked(folder)
     if reasons := said.get("reasons"):
         raise Unavailable("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))

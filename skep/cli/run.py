@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.patience import patient
 
 
@@ -34,7 +34,7 @@ def run(
     gc.disable()
     from gateway.home import begun
 
-    where = (home or default_home()).expanduser()
+    where = entered_home(home)
     with begun(where):
         from gateway.app import run as run_runtime
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from skep.cli.access import chosen_url, run_async
-from skep.cli.homes import default_home
+from skep.cli.homes import default_home, entered_home
 from things.errors import Unavailable
 
 JOBS = {
@@ -94,7 +94,7 @@ def serve(
         from skep.cli.agents import speaker_at_home, speaker_by_url
         from skep.jobs import Jobs, Workplace
 
-        folder = (home or default_home()).expanduser()
+        folder = entered_home(home)
         if url is not None and token is not None:
             speaker = await speaker_by_url(url, account, token, ca)
         else:

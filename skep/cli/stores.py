@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from skep.cli.failures import Unsuccessful
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.output import print_json
 from skep.cli.patience import held_in_time
 from skep.cli.plain import plain
@@ -92,7 +92,7 @@ def accept(name: str, home: Path | None) -> None:
 
 
 def _folder(home: Path | None) -> Path:
-    folder = (home or default_home()).expanduser().absolute()
+    folder = entered_home(home).absolute()
     if not folder.is_dir():
         raise Unavailable(f"there is no data folder {folder}")
     return folder

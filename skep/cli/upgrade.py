@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import click
 
-from skep.cli.homes import default_home
+from skep.cli.homes import entered_home
 from skep.cli.output import print_json
 from skep.cli.plain import plain
 from things.errors import Unavailable
@@ -27,7 +27,7 @@ def upgrade(home: Path | None, dry_run: bool, back: bool, as_json: bool) -> None
     from gateway.stores import open_stores
     from gateway.upgrading import go_back, tried
 
-    folder = (home or default_home()).expanduser().absolute()
+    folder = entered_home(home).absolute()
     if not folder.is_dir():
         raise Unavailable(f"there is no data folder {folder}")
     if dry_run and back:
