@@ -8,7 +8,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from authn import migrations as accounts_schema
 from gateway.config import Config
 from gateway.home import write_whole
 from gateway.inventory import ACCOUNTS, TWIN
+from gateway.repair.places import moved_aside
 from runtime.clocks import wall_clock
 from things.errors import NewerSchema, StorageFailed
 from things.times import rfc3339
@@ -51,7 +52,7 @@ def due(home: Path, config: Config) -> list[Change]:
     """What would be changed. Raises NewerSchema, StorageDamaged, StorageFailed."""
     found = []
     for name, (table, steps) in _STEPS.items():
-        done = _done_on_server(config.database_url, table) if config.database_url else _done(home / name, table)
+        done = _done_on_server(config.database_url, table) if config.database_url else schema_of(home, name)
         if done > len(steps):
             raise NewerSchema(SERVER if config.database_url else name, done, len(steps))
         if 0 < done < len(steps):
@@ -69,12 +70,23 @@ def due(home: Path, config: Config) -> list[Change]:
 
 
 def note_begun(home: Path, changes: Sequence[Change]) -> None:
-    """Write down what is about to be changed. An upgrade that was not finished is gone on with."""
+    """Write down what is about to be changed. An upgrade that was not finished is gone on with: the way back leads to
+    before its beginning. What lies in the place of a copy is of another time, and moved away."""
     if not changes:
         return
     record = read_record(home)
-    stores = record["stores"] if record and not record["finished"] else {}
-    stores |= {change.store: asdict(change) for change in changes}
+    stores: dict[str, Any] = record["stores"] if record and not record["finished"] else {}
+    for change in changes:
+        begun = stores.get(change.store)
+        if begun is not None and begun["found"] < change.found:
+            stores[change.store] = asdict(replace(change, found=begun["found"], copy=begun["copy"]))
+            continue
+        if change.copy is not None:
+            if begun is None:
+                moved_aside(home / change.copy, "set-aside")
+            else:  # of an attempt that changed nothing; the next one makes it anew
+                (home / change.copy).unlink(missing_ok=True)
+        stores[change.store] = asdict(change)
     _write(home, {"at": rfc3339(wall_clock()), "finished": False, "stores": stores})
 
 
@@ -85,8 +97,9 @@ def note_finished(home: Path) -> None:
         _write(home, {**record, "finished": True})
 
 
-def _done(path: Path, table: str) -> int:
-    """How many steps were applied; 0 where there is no store yet."""
+def schema_of(home: Path, name: str) -> int:
+    """How many steps were applied to a store that is a file; 0 where there is none yet, or none that can be read."""
+    path, table = home / name, _STEPS[name][0]
     if not path.exists():
         return 0
     try:

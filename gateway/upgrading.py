@@ -13,7 +13,7 @@ from gateway.home import held, refuse_unfinished
 from gateway.inventory import TWIN, write_inventory
 from gateway.repair.databases import load
 from gateway.repair.places import put_in_place, written
-from gateway.schemas import RECORD, Change, read_record
+from gateway.schemas import RECORD, Change, read_record, schema_of
 from gateway.stocktaking import SEQ_RESERVE, inventory_of
 from things.errors import NotFound, StorageDamaged, StorageFull
 from things.whole_files import copy_sqlite
@@ -39,16 +39,11 @@ def tried(home: Path, changes: Sequence[Change]) -> None:
 
 def go_back(home: Path) -> list[str]:
     """Put the copies that the last upgrade made in the places of what they became, which is set aside; the stores.
-    Raises NotFound if there is nothing to go back to, Locked, StorageDamaged."""
+    Those that an upgrade which was not finished has not changed stay. Raises NotFound if there is nothing to go back
+    to, Locked, StorageDamaged."""
     with held(home):
         refuse_unfinished(home)
-        record = read_record(home)
-        copies = {name: home / one["copy"] for name, one in (record or {"stores": {}})["stores"].items() if one["copy"]}
-        if not copies:
-            raise NotFound("no upgrade is known that could be undone")
-        for name, copy in copies.items():
-            if not copy.exists():
-                raise NotFound(f"{copy.name}, the copy of {name} from before the upgrade, is not there")
+        copies = _copies_of(home)
         last = _last_number(home / TWIN) if TWIN in copies else 0
         inventory = inventory_of(home)
         for name in copies:
@@ -62,6 +57,24 @@ def go_back(home: Path) -> list[str]:
             _go_on_after(home / TWIN, last + SEQ_RESERVE)
         (home / RECORD).unlink()
         return sorted(copies)
+
+
+def _copies_of(home: Path) -> dict[str, Path]:
+    """The copies of the stores that the last upgrade has changed. Raises NotFound if one is missing, or there is none."""
+    record = read_record(home)
+    if record is None:
+        raise NotFound("no upgrade is known that could be undone")
+    copies = {
+        name: home / one["copy"]
+        for name, one in record["stores"].items()
+        if one["copy"] and (record["finished"] or schema_of(home, name) != one["found"])
+    }
+    if not copies:
+        raise NotFound("the upgrade that was begun has changed nothing that could be undone")
+    for name, copy in copies.items():
+        if not copy.exists():
+            raise NotFound(f"{copy.name}, the copy of {name} from before the upgrade, is not there")
+    return copies
 
 
 def _last_number(path: Path) -> int:

@@ -21,17 +21,19 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import StaticPool
 
+from authn import migrations as accounts_migrations
 from authn.accounts import AccountStore
 from authn.migrations import STEPS
 from gateway import upgrading
 from gateway.config import Config
 from gateway.inventory import ACCOUNTS, TWIN, read_notes
-from gateway.schemas import RECORD, due
+from gateway.schemas import RECORD, due, note_begun
 from gateway.upgrading import go_back, tried
 from skep.cli import main
 from tests.support import skep
 from things.errors import NewerSchema, NotFound, StorageDamaged
 from things.records import HistoryQuery
+from twin import migrations as twin_migrations
 from twin.database import sqlite_engine
 from twin.migrations import migrate
 from twin.tables import MIGRATIONS
@@ -201,6 +203,65 @@ async def test_an_upgrade_is_undone_for_the_version_before(old: Path) -> None:
     async with skep(old) as again:  # and forth
         assert again.running.stores.twin.ledger.last_seq > 1_000_000
     assert _schema(old / TWIN) == len(MIGRATIONS)
+
+
+async def test_a_second_upgrade_that_fails_goes_back_to_its_own_beginning(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was undone, and its copies are still there: they are of another time."""
+    async with skep(old):
+        pass
+    await anyio.to_thread.run_sync(go_back, old)
+    with closing(sqlite3.connect(old / ACCOUNTS)) as connection, connection:  # months of work with the version before
+        connection.execute("CREATE TABLE later (note TEXT)")
+    monkeypatch.setattr(twin_migrations, "_check", _damaged)
+    with pytest.raises(StorageDamaged):
+        async with skep(old):
+            pass
+
+    assert await anyio.to_thread.run_sync(go_back, old) == [ACCOUNTS]
+
+    assert (_schema(old / ACCOUNTS), _schema(old / TWIN)) == (2, 3)
+    with closing(sqlite3.connect(old / ACCOUNTS)) as connection:
+        assert connection.execute("SELECT count(*) FROM later").fetchone() == (0,)
+    assert (old / "twin.db.before-4.set-aside").exists()
+    assert not (old / "twin.db.before-4").exists()
+
+
+async def test_an_upgrade_that_changed_nothing_undoes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with skep(old):
+        pass
+    await anyio.to_thread.run_sync(go_back, old)
+    monkeypatch.setattr(accounts_migrations, "apply_missing", _damaged)
+    for _ in range(2):
+        with pytest.raises(StorageDamaged):
+            async with skep(old):
+                pass
+    before = [(old / name).read_bytes() for name in (ACCOUNTS, TWIN)]
+
+    with pytest.raises(NotFound, match="has changed nothing"):
+        await anyio.to_thread.run_sync(go_back, old)
+
+    assert [(old / name).read_bytes() for name in (ACCOUNTS, TWIN)] == before
+    assert len([path for path in old.iterdir() if ".before-" in path.name]) == 2, "attempts do not pile up copies"
+
+
+async def test_the_way_back_of_an_upgrade_in_two_attempts_leads_to_before_the_first(old: Path) -> None:
+    """The first is of a version with fewer steps, and ends after accounts."""
+    note_begun(old, due(old, Config()))
+    engine = sqlite_engine(old / ACCOUNTS, StaticPool)
+    accounts_migrations.migrate(engine, now=1, file=old / ACCOUNTS, most=3)
+    engine.dispose()
+    async with skep(old):
+        pass
+
+    assert await anyio.to_thread.run_sync(go_back, old) == [ACCOUNTS, TWIN]
+
+    assert (_schema(old / ACCOUNTS), _schema(old / TWIN)) == (2, 3)
+
+
+def _damaged(*_given: object, **_options: object) -> None:
+    raise StorageDamaged("damaged")
 
 
 async def test_a_folder_of_a_newer_version_is_left_alone(old: Path) -> None:
