@@ -7,7 +7,7 @@ out values of ours, never rows. SQLite (WAL, full sync) in a file of its own, or
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,6 +62,19 @@ class DeviceRequest:
 
 Kept = Account | Credential | DeviceRequest
 """What the database keeps."""
+KnownAs = tuple[type[Kept], str]
+"""Which one of these: an account by its name, a credential by its id, a device request by its account."""
+
+
+def known_as(value: Kept) -> KnownAs:
+    match value:
+        case Account():
+            return Account, value.name
+        case Credential():
+            return Credential, value.credential_id
+        case DeviceRequest():
+            return DeviceRequest, value.account
+
 
 _METADATA = MetaData()
 
@@ -175,33 +188,16 @@ class AccountStore:
 
         self._commit(work)
 
-    def save(self, *values: Kept, without: Sequence[str] = ()) -> None:
-        """Store or replace, all of them or none; `without` are the ids of credentials that are forgotten."""
+    def save(self, *values: Kept, without: Collection[KnownAs] = ()) -> None:
+        """Store or replace `values` and delete what is `without`, all of it or nothing."""
 
         def work(session: Session) -> None:
             for value in values:
                 session.merge(_row(value))
                 session.flush()
-            _forget(session, without)
+            _delete(session, without)
 
         self._commit(work)
-
-    def remove_account(self, name: str, *ended: Credential, without: Sequence[str] = ()) -> None:
-        """Remove an account and its device request; store the end of its credentials."""
-
-        def work(session: Session) -> None:
-            for credential in ended:
-                session.merge(_row(credential))
-            _forget(session, without)
-            session.exec(delete(_DeviceRequestRow).where(col(_DeviceRequestRow.account) == name))
-            session.exec(delete(_AccountRow).where(col(_AccountRow.name) == name))
-
-        self._commit(work)
-
-    def remove_device_request(self, account: str) -> None:
-        self._commit(
-            lambda session: session.exec(delete(_DeviceRequestRow).where(col(_DeviceRequestRow.account) == account))
-        )
 
     def _all(self, statement: Any, value: Callable[[Any], _T]) -> list[_T]:
         with self._errors(), Session(self._engine) as session:
@@ -272,10 +268,15 @@ def _row(value: Kept) -> _Row:
             return _DeviceRequestRow(**asdict(value))
 
 
-def _forget(session: Session, credential_ids: Sequence[str]) -> None:
-    for start in range(0, len(credential_ids), 500):
-        few = credential_ids[start : start + 500]
-        session.exec(delete(_CredentialRow).where(col(_CredentialRow.credential_id).in_(few)))
+def _delete(session: Session, without: Collection[KnownAs]) -> None:
+    for kind, table, column in (
+        (Account, _AccountRow, col(_AccountRow.name)),
+        (Credential, _CredentialRow, col(_CredentialRow.credential_id)),
+        (DeviceRequest, _DeviceRequestRow, col(_DeviceRequestRow.account)),
+    ):
+        names = [name for of, name in without if of is kind]
+        for start in range(0, len(names), 500):
+            session.exec(delete(table).where(column.in_(names[start : start + 500])))
 
 
 def _check_file(file: Path) -> None:

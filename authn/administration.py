@@ -104,7 +104,7 @@ class Administration:
                 raise Conflict("this installation has an admin already")
             if by != PROVISIONING:
                 # Who asked for the name before is not who has it now.
-                await self._forget_device(name)
+                await self._register.drop_request(name)
             text = None
             if with_token:
                 text, token = self._made(account, "first", token_validity_s, now, by)
@@ -128,16 +128,17 @@ class Administration:
             values: list[Account | Credential] = [fresh]
             former = self._register.key(account)
             key = checked_public_key(public_key) if public_key else None
+            changed = {"display-name": display_name is not None, "public-key": public_key is not None}
             if public_key is not None and key != (former.proof if former else None):
                 if key is not None:
                     values.append(_credential(account, CredentialKind.KEY, key, now, by))
                 # A token that the former key fetched goes on: the device has changed its key, not lost it.
-                await self._register.end(account, [former] if former else [], "key replaced", also=values)
-                await self._forget_device(name)
+                ended = [former] if former else []
+                with self._audit.recording("account-updated", by=by, target=name, details=changed):
+                    await self._register.end(account, ended, "key replaced", also=values, forget_device=True)
             else:
                 await self._register.save(*values)
-        changed = {"display-name": display_name is not None, "public-key": public_key is not None}
-        self._audit.record("account-updated", by=by, target=name, details=changed)
+                self._audit.record("account-updated", by=by, target=name, details=changed)
         return fresh
 
     async def set_role(self, name: str, role: str, *, by: str) -> Account:
@@ -148,10 +149,10 @@ class Administration:
             if role != Role.ADMIN:
                 self._keep_an_admin(account)
             fresh = replace(account, role=role, updated=self._clock())
-            await self._register.change(fresh, "role")
+            with self._audit.recording("role-set", by=by, target=name, details={"role": role, "before": account.role}):
+                await self._register.change(fresh, "role")
             if self._register.has_admin():
                 self._claim.close()
-        self._audit.record("role-set", by=by, target=name, details={"role": role, "before": account.role})
         return fresh
 
     async def set_password(self, name: str, password: str, *, by: str, keep_login: str | None = None) -> None:
@@ -170,9 +171,8 @@ class Administration:
             moved = [replace(one, parent=fresh.credential_id) for one in kept]
             also: list[Account | Credential] = [fresh, replace(account, updated=now), *moved]
             told = Revocation(account=name, reason="password", spared=names([*spared, *kept]))
-            await self._register.end(account, ended, "password", also=also, tells=told)
-            await self._forget_device(name)
-        self._audit.record("password-set", by=by, target=name)
+            with self._audit.recording("password-set", by=by, target=name):
+                await self._register.end(account, ended, "password", also=also, tells=told, forget_device=True)
 
     async def disable(self, name: str, *, by: str) -> None:
         """Refuse every credential of an account and end its sessions, until it is enabled again."""
@@ -182,8 +182,8 @@ class Administration:
             disabled = replace(account, disabled=True, updated=self._clock())
             told = Revocation(account=name, reason="disabled")
             logins = self._register.logins_of(name)
-            await self._register.end(account, logins, "disabled", also=[disabled], tells=told)
-        self._audit.record("account-disabled", by=by, target=name)
+            with self._audit.recording("account-disabled", by=by, target=name):
+                await self._register.end(account, logins, "disabled", also=[disabled], tells=told)
 
     async def enable(self, name: str, *, by: str) -> None:
         async with self._register.changing():
@@ -195,8 +195,8 @@ class Administration:
         """Remove an account with all its credentials; its Things and history stay."""
         async with self._register.changing():
             self._keep_an_admin(self._register.account(name))
-            await self._register.remove(name)
-        self._audit.record("account-removed", by=by, target=name)
+            with self._audit.recording("account-removed", by=by, target=name):
+                await self._register.remove(name)
 
     async def issue_token(
         self,
@@ -231,8 +231,8 @@ class Administration:
             token = self._register.standing(token_id, CredentialKind.TOKEN)
             if token is None or of not in (None, token.account):
                 raise NotFound(f"no token {token_id[:64]!r}")
-            await self._end_with_key([token], "token revoked")
-        self._audit.record("token-revoked", by=by, target=token.account, details={"tokenID": token_id})
+            with self._audit.recording("token-revoked", by=by, target=token.account, details={"tokenID": token_id}):
+                await self._end_with_key([token], "token revoked")
 
     async def end_login(self, login_id: str, *, by: str, of: str | None = None) -> None:
         """End one login with its tokens and sessions."""
@@ -240,15 +240,15 @@ class Administration:
             login = self._register.standing(login_id, CredentialKind.LOGIN)
             if login is None or of not in (None, login.account):
                 raise NotFound(f"no login {login_id[:64]!r}")
-            await self._register.end(self._register.account(login.account), [login], "ended")
-        self._audit.record("login-ended", by=by, target=login.account, details={"login": login_id})
+            with self._audit.recording("login-ended", by=by, target=login.account, details={"login": login_id}):
+                await self._register.end(self._register.account(login.account), [login], "ended")
 
     async def end_sessions(self, name: str, *, by: str) -> None:
         """End all logins and open sessions of an account; its long-lived tokens may come back."""
         async with self._register.changing():
             account, told = self._register.account(name), Revocation(account=name, reason="ended")
-            await self._register.end(account, self._register.logins_of(name), "ended", tells=told)
-        self._audit.record("sessions-ended", by=by, target=name)
+            with self._audit.recording("sessions-ended", by=by, target=name):
+                await self._register.end(account, self._register.logins_of(name), "ended", tells=told)
 
     async def revoke(self, credential_id: str, *, by: str, of: str | None = None) -> Credential:
         """End one credential of any kind, everything that was made from it, and their sessions; with `of`, only if it
@@ -257,9 +257,9 @@ class Administration:
             found = self._register.standing(credential_id)
             if found is None or of not in (None, found.account):
                 raise NotFound(f"no credential {credential_id[:64]!r}")
-            await self._end_with_key(self._register.lineage(found), "revoked")
-        details = {"credential": found.credential_id, "kind": str(found.kind)}
-        self._audit.record("credential-revoked", by=by, target=found.account, details=details)
+            details = {"credential": found.credential_id, "kind": str(found.kind)}
+            with self._audit.recording("credential-revoked", by=by, target=found.account, details=details):
+                await self._end_with_key(self._register.lineage(found), "revoked")
         return found
 
     async def revoke_all(self, name: str, *, by: str) -> int:
@@ -268,21 +268,20 @@ class Administration:
         async with self._register.changing():
             account = self._register.account(name)
             found = self._register.of(account)
-            await self._register.end(account, found, "revoked", tells=Revocation(account=name, reason="revoked"))
-            await self._forget_device(name)
-        self._audit.record("credentials-revoked", by=by, target=name, details={"count": len(found)})
+            told = Revocation(account=name, reason="revoked")
+            with self._audit.recording("credentials-revoked", by=by, target=name, details={"count": len(found)}):
+                await self._register.end(account, found, "revoked", tells=told, forget_device=True)
         return len(found)
 
-    async def end_keys(self) -> None:
-        """End the keys of all agents: every token has ended. Called while nobody else changes anything."""
-        for name in list(self._register.accounts):
-            await self._end_key(name)
+    async def end_signed(self, *, long_lived: bool) -> None:
+        """End the logins of all accounts; with `long_lived` their tokens too, and the keys of agents. Called while
+        nobody else changes anything."""
+        kinds = (CredentialKind.LOGIN, CredentialKind.TOKEN) if long_lived else (CredentialKind.LOGIN,)
 
-    async def _end_key(self, name: str) -> None:
-        account = self._register.accounts.get(name)
-        if account is not None:
-            await self._register.end(account, self._key(account), "key ended")
-        await self._forget_device(name)
+        def signed(account: Account) -> list[Credential]:
+            return self._register.of(account, *kinds) + (self._key(account) if long_lived else [])
+
+        await self._register.end_of_all(signed, "key rotated", forget_devices=long_lived)
 
     async def _end_with_key(self, ended: Sequence[Credential], reason: str) -> None:
         """End credentials of one account. With a token or key goes what could fetch another."""
@@ -290,12 +289,7 @@ class Administration:
         fetches = any(one.kind in (CredentialKind.TOKEN, CredentialKind.KEY) for one in ended)
         if fetches:
             ended = [*ended, *(one for one in self._key(account) if one not in ended)]
-        try:
-            # First: it takes effect although the disk may fail.
-            await self._register.end(account, ended, reason)
-        finally:
-            if fetches:
-                await self._forget_device(account.name)
+        await self._register.end(account, ended, reason, forget_device=fetches)
 
     def _key(self, account: Account) -> list[Credential]:
         """The key that ends with the tokens of an account, of which it could fetch more."""
@@ -303,10 +297,6 @@ class Administration:
         if found:
             self._audit.record("key-ended", by="authn", target=account.name)
         return found
-
-    async def _forget_device(self, name: str) -> None:
-        if name in self._register.requests:
-            await self._register.drop_request(name)
 
     def _made(
         self,

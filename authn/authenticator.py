@@ -21,7 +21,7 @@ from authn.audit import Audit, Class, Verdict
 from authn.challenges import Challenges
 from authn.claim import Claim
 from authn.client_certificates import ClientCertificates
-from authn.credentials import Credential, CredentialKind
+from authn.credentials import Credential
 from authn.lineage import password_login, standing
 from authn.logins import ACCESS_S, REFRESH_S, Logins, OpenLogin, principal_of
 from authn.migrations import CERTIFICATES, CREDENTIALS
@@ -130,19 +130,25 @@ class LocalAuthenticator:
         """How many changes the accounts database holds."""
         return self._store.revision
 
+    @property
+    def problem(self) -> str | None:
+        """What somebody should look after."""
+        text = "the accounts database cannot be written; what changed meanwhile is not stored"
+        return text if self.register.is_behind else None
+
     def close(self) -> None:
         """Write out what is known, and let the database go."""
         self.audit.close()
         try:
             self.register.close()
         except SkepError as error:
-            log.warning("the last uses of credentials were not stored", extra={"code": error.code})
+            log.error("accounts were not stored as they are", extra={"code": error.code, "detail": error.detail})
         self._store.close()
 
     async def keep_house(self) -> None:
-        """Store when credentials were used, and forget what ended long ago; what there is to do, at most once an
-        hour."""
-        if self._clock() >= self._house_due:
+        """Store when credentials were used, and forget what ended long ago; at most once an hour, and as often as it
+        is called while something could not be stored."""
+        if self._clock() >= self._house_due or self.register.is_behind:
             self._house_due = self._clock() + NOTED_EVERY_US
             async with self.register.changing():
                 await self.register.keep_uses()
@@ -296,16 +302,12 @@ class LocalAuthenticator:
         """Sign with a fresh key. All logins end; long-lived tokens go on (each is known by its hash) unless
         `long_lived` says they must not."""
         async with self.register.changing():
-            self._tokens.keys.rotate()
-            self._verified.clear()
-            for account in list(self.register.accounts.values()):
-                signed = self.register.of(account, CredentialKind.LOGIN)
-                signed += self.register.of(account, CredentialKind.TOKEN) if long_lived else []
-                if signed:
-                    await self.register.end(account, signed, "key rotated")
-            if long_lived:
-                await self.administration.end_keys()
-        self.audit.record("keys-rotated", by=by, details={"long-lived": long_lived})
+            with self.audit.recording("keys-rotated", by=by, details={"long-lived": long_lived}):
+                try:
+                    self._tokens.keys.rotate()
+                finally:
+                    self._verified.clear()
+                    await self.administration.end_signed(long_lived=long_lived)
 
     # ------------------------------------------------------------ private
 

@@ -82,8 +82,8 @@ class ClientCertificates:
             kept = self._register.standing(serial, CredentialKind.CERTIFICATE)
             if kept is None or of not in (None, kept.account):
                 raise NotFound(f"no certificate {serial[:64]!r}")
-            await self._register.end(self._register.account(kept.account), [kept], "certificate revoked")
-        self._audit.record("certificate-revoked", by=by, target=kept.account, details={"serial": serial})
+            with self._audit.recording("certificate-revoked", by=by, target=kept.account, details={"serial": serial}):
+                await self._register.end(self._register.account(kept.account), [kept], "certificate revoked")
 
     async def principal(self, shown: ShownCertificate) -> Principal:
         """Who shows a certificate. Raises Unauthenticated."""

@@ -137,16 +137,16 @@ class Logins:
         async with self._register.changing():
             account = self._register.account(principal.account)
             login = self._register.standing(principal.login_id or "", CredentialKind.LOGIN)
-            if everywhere:
-                spared = frozenset(token.name for token in self._register.tokens_of(account.name))
-                everything = Revocation(account=account.name, reason="logout", spared=spared)
-                await self._register.end(account, self._register.logins_of(account.name), "logout", tells=everything)
-            elif login is not None:
-                await self._register.end(account, [login], "logout")
-            elif principal.login_id is not None and self._register.standing(principal.login_id) is None:
-                ids = frozenset({principal.login_id})
-                self._register.tell(Revocation(account=principal.account, reason="logout", ended=ids))
-        self._audit.record("logout", by=principal.account, details={"everywhere": everywhere})
+            with self._audit.recording("logout", by=account.name, details={"everywhere": everywhere}):
+                if everywhere:
+                    spared = frozenset(token.name for token in self._register.tokens_of(account.name))
+                    told = Revocation(account=account.name, reason="logout", spared=spared)
+                    await self._register.end(account, self._register.logins_of(account.name), "logout", tells=told)
+                elif login is not None:
+                    await self._register.end(account, [login], "logout")
+                elif principal.login_id is not None and self._register.standing(principal.login_id) is None:
+                    ids = frozenset({principal.login_id})
+                    self._register.tell(Revocation(account=account.name, reason="logout", ended=ids))
 
     async def _renew(self, account: Account, login: Credential, now: int) -> OpenLogin:
         issue, login_id = self._tokens.issue, login.credential_id

@@ -142,8 +142,8 @@ class Provisioning:
         async with self._register.changing():
             if account not in self._register.requests:
                 raise NotFound(f"no device {account[:64]!r} asks to be let in")
-            await self._register.drop_request(account)
-        self._audit.record("device-forgotten", by=by, target=account)
+            with self._audit.recording("device-forgotten", by=by, target=account):
+                await self._register.drop_request(account)
 
     def requests(self) -> list[DeviceRequest]:
         """All of them, oldest first."""

@@ -1,8 +1,8 @@
 """Everything known about accounts and their credentials, in memory for reading, written through to the database.
 
 Changes happen one at a time: first on disk, then here in one synchronous step, then those who asked are notified whose
-credentials ended. Reading never waits. Ending somebody's credentials takes effect here even if the disk fails, and the
-failure is raised.
+credentials ended. Reading never waits. What takes a right away takes effect here even if the disk fails: the failure is
+raised, and what could not be stored is stored before the next change, by housekeeping, or at the end.
 """
 
 import logging
@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio.lowlevel
-from anyio import CancelScope, CapacityLimiter, Lock, to_thread
+from anyio import CancelScope, Lock
 
-from authn.accounts import Account, AccountStore, DeviceRequest, Kept
+from authn.accounts import Account, AccountStore, DeviceRequest, Kept, KnownAs
 from authn.credentials import Credential, CredentialKind, forgotten, lineage, names
-from things.errors import StorageFull, UnknownAccount
+from authn.memory import Memory
+from things.errors import NotFound, SkepError, StorageFull, UnknownAccount
 from things.identity import RESERVED_ACCOUNTS, AccountType, Principal, Role
 
 log = logging.getLogger(__name__)
@@ -52,18 +53,14 @@ class Register:
     """Accounts, their credentials, and device requests."""
 
     def __init__(self, store: AccountStore, clock: Callable[[], int]) -> None:
-        self._store = store
         self._clock = clock
         self._lock = Lock()
-        self._limiter = CapacityLimiter(1)
         self._listeners: list[Callable[[Revocation], None]] = []
-        self.accounts = {account.name: account for account in store.accounts()}
-        self.credentials: dict[str, Credential] = {}
+        self._memory = Memory(store)
+        self.accounts: Mapping[str, Account] = self._memory.accounts
+        self.credentials: Mapping[str, Credential] = self._memory.credentials
         """Standing and ended, by id."""
-        self._of: dict[str, dict[str, Credential]] = {}
-        for credential in store.credentials():
-            self._take(credential)
-        self.requests = {request.account: request for request in store.device_requests()}
+        self.requests: Mapping[str, DeviceRequest] = self._memory.requests
         self._used: set[str] = set()
         """Credentials of which a use is known that is not stored yet."""
 
@@ -100,7 +97,7 @@ class Register:
 
     def ever(self, account_id: str) -> Mapping[str, Credential]:
         """Everything an account has or had, also one that was removed."""
-        return self._of.get(account_id, {})
+        return self._memory.of(account_id)
 
     def of(self, account: Account, *kinds: CredentialKind) -> list[Credential]:
         """What an account has, oldest first; of every kind if none is named."""
@@ -136,61 +133,68 @@ class Register:
     def note_use(self, credential: Credential, now: int) -> None:
         """Know that it was used; `keep_uses` stores it."""
         if credential.used is None or now - credential.used >= NOTED_EVERY_US:
-            self._take(replace(credential, used=now))
+            self._memory.take([replace(credential, used=now)])
             self._used.add(credential.credential_id)
 
     # ------------------------------------------------------------ changing
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something took effect that is not stored."""
+        return self._memory.is_ahead
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Be the only one to change anything; what was begun is finished even if the caller is cancelled."""
         async with self._lock:
             with CancelScope(shield=True):
-                yield
+                try:
+                    yield
+                except NotFound:
+                    # Who ends again what could not be stored as ended hears of that, not that there is no such thing.
+                    await self._memory.settle()
+                    raise
 
     # Each of the following is called within `changing()`.
 
     async def add(self, account: Account, *credentials: Credential) -> None:
-        await self._write(lambda: self._store.add(account, *credentials))
-        self._take_all((account, *credentials))
+        await self._memory.write(lambda store: store.add(account, *credentials))
+        self._memory.take((account, *credentials))
 
     async def save(self, *values: Kept) -> None:
-        await self._write(lambda: self._store.save(*values))
-        self._take_all(values)
+        await self._memory.write(lambda store: store.save(*values))
+        self._memory.take(values)
 
-    async def keep(self, *credentials: Credential, without: Collection[str] = ()) -> None:
-        """Store credentials that were shown or given just now, or keep them in memory alone while the disk is full:
-        people must get in to clear it. Those then end with the process. `without` are ids of some to forget."""
+    async def keep(self, *credentials: Credential, without: Iterable[str] = ()) -> None:
+        """Store credentials that were shown or given just now; while the disk is full these are good unstored: people
+        must get in to clear it. `without` are ids of some to forget."""
+        gone = [(Credential, one) for one in without]
         try:
-            await self._write(lambda: self._store.save(*credentials, without=tuple(without)))
+            await self._memory.write(lambda store: store.save(*credentials, without=gone))
         except StorageFull:
+            self._memory.put(credentials, gone)
             log.warning(
-                "no space left to store a credential; it lives until the next start",
+                "no space left to store a credential; it is stored when there is",
                 extra={"account": credentials[0].account},
             )
-        self._forget(without)
-        self._take_all(credentials)
+        else:
+            self._memory.take(credentials)
+            self._memory.forget(gone)
 
     async def change(self, account: Account, reason: str) -> None:
         """Store an account whose open sessions must be looked at again."""
         try:
-            await self._write(lambda: self._store.save(account))
+            await self._memory.apply((account,))
         finally:
-            self.accounts[account.name] = account
             self.tell(Revocation(account=account.name, reason=reason))
 
     async def remove(self, name: str) -> None:
         """Remove an account; its credentials end, and are known for a while."""
         account = self.accounts[name]
-        ended = self._ended(self.of(account), "removed")
-        dropped = self._dropped(account.account_id, ended)
+        ended, gone = self._ending(account, self.of(account), "removed")
         try:
-            await self._write(lambda: self._store.remove_account(name, *ended, without=dropped))
+            await self._memory.apply(ended, [*gone, (Account, name), (DeviceRequest, name)])
         finally:
-            self.accounts.pop(name, None)
-            self.requests.pop(name, None)
-            self._take_all(ended)
-            self._forget(dropped)
             self.tell(Revocation(account=name, reason="removed"))
 
     async def end(
@@ -199,41 +203,61 @@ class Register:
         credentials: Iterable[Credential],
         reason: str,
         *,
-        also: Iterable[Kept] = (),
+        also: Collection[Kept] = (),
         tells: Revocation | None = None,
+        forget_device: bool = False,
     ) -> None:
         """End credentials of one account and store what takes their place, all or none; then tell of these, or what
-        `tells` says. With a login its access tokens are forgotten."""
-        ended, fresh = self._ended(credentials, reason), tuple(also)
-        gone = {one.credential_id for one in ended}
-        own = self.ever(account.account_id)
-        access = [one for one in own.values() if one.kind is CredentialKind.ACCESS and one.parent in gone]
-        dropped = (*self._dropped(account.account_id, ended), *(one.credential_id for one in access))
-        dropped = tuple(one for one in dropped if one not in gone)
+        `tells` says. With a login its access tokens are forgotten; `forget_device` drops what a device of that name
+        asked."""
+        ended, gone = self._ending(account, credentials, reason, forget_device=forget_device)
         try:
-            if ended or fresh or dropped:
-                await self._write(lambda: self._store.save(*ended, *fresh, without=dropped))
+            if ended or also or gone:
+                await self._memory.apply([*ended, *also], gone)
         finally:
-            self._take_all((*ended, *fresh))
-            self._forget(dropped)
             if tells is not None or ended:
                 self.tell(tells or Revocation(account=account.name, reason=reason, ended=names(ended)))
 
+    async def end_of_all(
+        self, credentials_of: Callable[[Account], Iterable[Credential]], reason: str, *, forget_devices: bool
+    ) -> None:
+        """End credentials of every account, some accounts at a time. All of them end; a failure is raised after."""
+        accounts, failure = list(self.accounts.values()), None
+        for start in range(0, len(accounts), _AT_ONCE):
+            some: list[tuple[Account, list[Credential]]] = []
+            gone: list[KnownAs] = []
+            for account in accounts[start : start + _AT_ONCE]:
+                ended, dropped = self._ending(account, credentials_of(account), reason, forget_device=forget_devices)
+                some.append((account, ended))
+                gone += dropped
+            values = [one for _, ended in some for one in ended]
+            try:
+                if failure is None:
+                    await self._memory.apply(values, gone)
+                else:  # the disk may take long to fail again
+                    self._memory.put(values, gone)
+                    await anyio.lowlevel.checkpoint()
+            except SkepError as error:
+                failure = error
+            for account, ended in some:
+                if ended:
+                    self.tell(Revocation(account=account.name, reason=reason, ended=names(ended)))
+        if failure is not None:
+            raise failure
+
     async def drop_request(self, account: str) -> None:
-        await self._write(lambda: self._store.remove_device_request(account))
-        self.requests.pop(account, None)
+        """Forget what a device of this name asked, if it did."""
+        if account in self.requests:
+            await self._memory.apply((), [(DeviceRequest, account)])
 
     async def keep_uses(self) -> None:
         """Store when credentials were used, and forget what was kept long enough."""
-        dropped: list[str] = []
-        for number, account_id in enumerate(tuple(self._of)):
-            dropped += self._dropped(account_id, ())
+        for number, account_id in enumerate(self._memory.account_ids):
+            self._memory.put((), self._dropped(account_id, ()))
             if number % _AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
-        used = self._uses()
-        if dropped or used:
-            await self._write(lambda: self._store.save(*used, without=dropped))
-            self._forget(dropped)
+        self._put_uses()
+        await self._memory.settle()
 
     def tell(self, revocation: Revocation) -> None:
         """Pass on what ended."""
@@ -244,47 +268,32 @@ class Register:
                 log.exception("a listener failed on a revocation", extra={"account": revocation.account})
 
     def close(self) -> None:
-        """Store what is known of uses; nobody changes anything any more."""
-        used = self._uses()
-        if used:
-            self._store.save(*used)
+        """Store what is not stored yet; nobody changes anything any more. Raises what the store raises."""
+        self._put_uses()
+        self._memory.close()
 
     # ------------------------------------------------------------ private
 
-    def _ended(self, credentials: Iterable[Credential], reason: str) -> list[Credential]:
+    def _ending(
+        self, account: Account, credentials: Iterable[Credential], reason: str, *, forget_device: bool = False
+    ) -> tuple[list[Credential], list[KnownAs]]:
+        """Credentials of an account as ended, and what goes with them."""
         now = self._clock()
-        return [replace(one, ended=now, because=reason) for one in credentials]
+        ended = [replace(one, ended=now, because=reason) for one in credentials]
+        ids = {one.credential_id for one in ended}
+        own = self.ever(account.account_id).values()
+        access = (one for one in own if one.kind is CredentialKind.ACCESS and one.parent in ids)
+        gone = self._dropped(account.account_id, ended)
+        gone += [(Credential, one.credential_id) for one in access]
+        gone = [one for one in gone if one[1] not in ids]
+        if forget_device and account.name in self.requests:
+            gone.append((DeviceRequest, account.name))
+        return ended, gone
 
-    def _dropped(self, account_id: str, ended: Iterable[Credential]) -> tuple[str, ...]:
+    def _dropped(self, account_id: str, ended: Iterable[Credential]) -> list[KnownAs]:
         own = {**self.ever(account_id), **{one.credential_id: one for one in ended}}
-        return tuple(one.credential_id for one in forgotten(own, self._clock()))
+        return [(Credential, one.credential_id) for one in forgotten(own, self._clock())]
 
-    def _uses(self) -> list[Credential]:
-        used, self._used = self._used, set()
-        return [one for one in map(self.credentials.get, used) if one is not None]
-
-    def _take_all(self, values: Iterable[Kept]) -> None:
-        for value in values:
-            self._take(value)
-
-    def _take(self, value: Kept) -> None:
-        match value:
-            case Account():
-                self.accounts[value.name] = value
-            case Credential():
-                self.credentials[value.credential_id] = value
-                self._of.setdefault(value.account_id, {})[value.credential_id] = value
-            case DeviceRequest():
-                self.requests[value.account] = value
-
-    def _forget(self, credential_ids: Iterable[str]) -> None:
-        for credential_id in credential_ids:
-            known = self.credentials.pop(credential_id, None)
-            if known is not None:
-                own = self._of[known.account_id]
-                own.pop(credential_id, None)
-                if not own:
-                    del self._of[known.account_id]
-
-    async def _write(self, work: Callable[[], None]) -> None:
-        await to_thread.run_sync(work, limiter=self._limiter)
+    def _put_uses(self) -> None:
+        self._memory.put([self.credentials[one] for one in self._used if one in self.credentials])
+        self._used.clear()

@@ -97,10 +97,10 @@ class Keyring:
 
     def _retire(self, key: Ed25519PrivateKey) -> None:
         public = key.public_key()
+        self.retired[_key_id(public)] = public
         pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         write_whole(self._folder / f"retired-{_key_id(public)}.pem", pem)
         (self._folder / f"token-{_key_id(public)}.pem").unlink(missing_ok=True)
-        self.retired[_key_id(public)] = public
 
 
 class Tokens:

@@ -57,6 +57,8 @@ class Condition:
         found = {f"certificate-{number}": text for number, text in enumerate(self.certificates.warnings(), 1)}
         if (problem := self.stores.authenticator.audit.problem) is not None:
             found["audit"] = problem
+        if (problem := self.stores.authenticator.problem) is not None:
+            found["accounts"] = problem
         if (problem := self.stores.time.problem) is not None:
             found["clock"] = problem
         if (problem := self.descriptors.problem) is not None:

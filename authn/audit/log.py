@@ -11,7 +11,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from authn.audit.acts import Class, class_of, document
@@ -134,6 +135,18 @@ class Audit:
             if omitted:
                 line["omitted"] = omitted
             self._put(line)
+
+    @contextmanager
+    def recording(
+        self, act: str, *, by: str, target: str = "", details: Mapping[str, object] | None = None
+    ) -> Iterator[None]:
+        """Note an act that takes effect even if storing it fails, as the block does then."""
+        outcome = "not stored"
+        try:
+            yield
+            outcome = "ok"
+        finally:
+            self.record(act, by=by, target=target, outcome=outcome, details=details)
 
     async def flush(self, timeout_s: float = 10) -> None:
         """Return when everything recorded so far is on disk; raises TimeoutError."""

@@ -85,7 +85,8 @@ def test_an_account_goes_and_what_it_had_is_kept_as_ended(opened: Opened) -> Non
     store.add(PUMP, TOKEN)
     store.add(other, replace(TOKEN, credential_id="t2", account_id="2-b", account="lamp"))
     store.save(LOGIN, replace(DEVICE, account="pump"), DEVICE)
-    store.remove_account("pump", replace(TOKEN, ended=NOW + 1), without=["l1"])
+    gone = [(Account, "pump"), (DeviceRequest, "pump"), (Credential, "l1")]
+    store.save(replace(TOKEN, ended=NOW + 1), without=gone)
 
     assert [account.name for account in store.accounts()] == ["lamp"]
     assert [(one.credential_id, one.ended) for one in _by_id(store)] == [("t1", NOW + 1), ("t2", None)]
@@ -96,8 +97,7 @@ def test_single_credentials_and_requests_are_forgotten(opened: Opened) -> None:
     store = opened()
     store.add(PUMP, TOKEN)
     store.save(LOGIN, replace(LOGIN, credential_id="l2"), replace(TOKEN, credential_id="t2"), DEVICE)
-    store.save(without=["l1", "unknown", "t2"])
-    store.remove_device_request("new")
+    store.save(without=[*((Credential, one) for one in ("l1", "unknown", "t2")), (DeviceRequest, "new")])
 
     assert [one.credential_id for one in _by_id(store)] == ["l2", "t1"]
     assert store.device_requests() == []

@@ -44,7 +44,7 @@ def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
     assert (store.accounts(), store.credentials()) == ([PUMP], [TOKEN])
     with pytest.raises(Conflict):
         store.add(PUMP)
-    store.remove_account("pump", without=["t1"])
+    store.save(without=[(Account, "pump"), (Credential, "t1")])
     assert (store.accounts(), store.credentials()) == ([], [])
     store.close()
 
@@ -162,7 +162,7 @@ def test_a_store_that_holds_fewer_changes_than_it_did_is_refused(tmp_path: Path)
     store = opened(tmp_path)
     began = store.revision
     store.add(PUMP, TOKEN)
-    store.remove_account("pump")
+    store.save(without=[(Account, "pump")])
     held = store.revision
     store.close()
 
@@ -237,7 +237,7 @@ def test_a_full_database_gives_its_reserve_for_one_more_change(tmp_path: Path) -
 
     store._transact = full_until_freed  # type: ignore[method-assign]
 
-    store.remove_account("pump")
+    store.save(without=[(Account, "pump")])
 
     assert store.accounts() == []
     assert len(calls) == 2
