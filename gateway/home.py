@@ -21,8 +21,8 @@ from things.errors import ConfigInvalid, Locked, StorageDamaged, StorageFailed, 
 GATEWAY_FILE = "gateway.json"
 RESTORING = ".restoring"
 """The folder inside a home in which a restore makes a new one."""
-REPAIRED = ".repaired"
-"""The end of the name of a repaired store that is not in its place yet."""
+REPAIR = ".repair"
+"""The end of the name of a folder with what comes into the place of a damaged store, and is not there yet."""
 BEGUN = "begun.lock"
 """Locked for as long as a runtime of the folder is coming up, or up."""
 
@@ -102,10 +102,15 @@ def held(home: Path, who: str = COMMAND) -> Iterator[None]:
 
 def refuse_unfinished(home: Path) -> None:
     """Raises StorageDamaged for a home whose restore or repair was not finished."""
-    if unfinished := [*home.glob(f"*.db{REPAIRED}"), *(home / "history").glob(f"*.db{REPAIRED}")]:
+    if unfinished := unfinished_repairs(home):
         raise StorageDamaged(f"{unfinished[0].name} was being put in its place and is not: run skep repair again")
     if (home / RESTORING).exists():
         raise StorageDamaged(f"{home} was being restored and is not whole: run the same restore again, with --replace")
+
+
+def unfinished_repairs(home: Path) -> list[Path]:
+    """Folders of repaired stores that are not in their places yet."""
+    return sorted([*home.glob(f"*.db{REPAIR}"), *(home / "history").glob(f"*.db*{REPAIR}")])
 
 
 def held_by(home: Path) -> Locked | None:

@@ -5,6 +5,7 @@ import sqlite3
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -12,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.home import held, refuse_unfinished
 from gateway.inventory import TWIN, write_inventory
 from gateway.repair.databases import load
-from gateway.repair.places import put_in_place, written
+from gateway.repair.places import put_in_place, waiting
 from gateway.schemas import RECORD, Change, read_record, schema_of
 from gateway.stocktaking import SEQ_RESERVE, inventory_of
 from things.errors import NotFound, StorageDamaged, StorageFull
@@ -44,7 +45,7 @@ def go_back(home: Path) -> list[str]:
     with held(home):
         refuse_unfinished(home)
         copies = _copies_of(home)
-        last = _last_number(home / TWIN) if TWIN in copies else 0
+        beyond = _last_number(home / TWIN) + SEQ_RESERVE if TWIN in copies else 0
         inventory = inventory_of(home)
         for name in copies:
             inventory.stores.pop(name, None)
@@ -52,15 +53,14 @@ def go_back(home: Path) -> list[str]:
         inventory.asked.append(f"upgrade undone: {', '.join(sorted(copies))}")
         write_inventory(home, inventory)
         for name, copy in copies.items():
-            put_in_place(written(home / name, lambda draft, copy=copy: copy_sqlite(copy, draft)))  # type: ignore[misc]
-        if TWIN in copies:
-            _go_on_after(home / TWIN, last + SEQ_RESERVE)
+            with put_in_place(waiting(home / name, {name: partial(_copied, copy, beyond if name == TWIN else None)})):
+                pass
         (home / RECORD).unlink()
         return sorted(copies)
 
 
 def _copies_of(home: Path) -> dict[str, Path]:
-    """The copies of the stores that the last upgrade has changed. Raises NotFound if one is missing, or there is none."""
+    """The copies of the stores that the last upgrade has changed. Raises NotFound for none, or a missing one."""
     record = read_record(home)
     if record is None:
         raise NotFound("no upgrade is known that could be undone")
@@ -82,8 +82,11 @@ def _last_number(path: Path) -> int:
         return max(number or 0 for number in connection.execute(LAST_SEQ).fetchone())
 
 
-def _go_on_after(path: Path, number: int) -> None:
-    """Let numbers of requests go on where nobody has seen any."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+def _copied(copy: Path, number: int | None, target: Path) -> None:
+    """Copy a store; with a `number` that of requests goes on behind it, where nobody has seen any."""
+    copy_sqlite(copy, target)
+    if number is None:
+        return
+    with closing(sqlite3.connect(target, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(SET_LAST_SEQ, (number,))

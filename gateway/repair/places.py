@@ -1,44 +1,65 @@
-"""How a repaired store comes into the place of the damaged one: all or nothing, and the damaged one stays.
+"""How what was made of a damaged store comes into its place: all or nothing, and the damaged one stays.
 
-The repaired file lies beside it as `NAME.repaired`, whole and synced, before anything is moved. A repair that was
-killed after that is finished by the next one; a start refuses a home in which one waits.
+The files lie beside it in the folder `NAME.repair`, whole and synced, before anything is moved. A repair that was
+killed after that is finished by the next one; a start refuses a home in which such a folder waits.
 """
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.home import REPAIRED
+from gateway.home import REPAIR
 from gateway.inventory import HISTORY
 from things.whole_files import sync
 
 _PARTS = ("", "-wal", "-shm")
 
 
-def unfinished(home: Path) -> list[Path]:
-    """Repaired stores that are not in their places yet."""
-    return sorted([*home.glob(f"*.db{REPAIRED}"), *(home / HISTORY).glob(f"*.db{REPAIRED}")])
+def store_of(home: Path, folder: Path) -> str:
+    """The store, by its path below the home, in whose place the files of such a folder come."""
+    return str(folder.relative_to(home)).removesuffix(REPAIR)
 
 
-def written(path: Path, fill: Callable[[Path], None]) -> Path:
-    """The repaired file for a place, as `fill` makes it under another name."""
-    draft, repaired = path.with_name(f".{path.name}.partial"), path.with_name(path.name + REPAIRED)
-    for part in _PARTS:
-        draft.with_name(draft.name + part).unlink(missing_ok=True)
-    draft.touch(mode=0o600)
-    fill(draft)
+def waiting(damaged: Path, files: Mapping[str, Callable[[Path], object]]) -> Path:
+    """The folder of what comes into a store's place: by name, what fills the file with that name. From its return on
+    the repair is finished whatever happens."""
+    draft, folder = damaged.with_name(f".{damaged.name}.partial"), damaged.with_name(damaged.name + REPAIR)
+    if draft.exists():
+        shutil.rmtree(draft)
+    draft.mkdir(mode=0o700)
+    for name, fill in files.items():
+        file = draft / name
+        file.touch(mode=0o600)
+        fill(file)
+        sync(file)
     sync(draft)
-    draft.rename(repaired)
-    sync(path.parent)
-    return repaired
+    draft.rename(folder)
+    sync(damaged.parent)
+    return folder
 
 
-def put_in_place(repaired: Path) -> Path | None:
-    """Move what stands in its place aside, with its log, and put the repaired file there; where the other is now."""
-    path = repaired.with_name(repaired.name.removesuffix(REPAIRED))
-    aside = moved_aside(path, "set-aside")
-    repaired.rename(path)
-    sync(path.parent)
-    return aside
+@contextmanager
+def put_in_place(folder: Path) -> Iterator[Path | None]:
+    """Move the damaged store aside, with its log, and the files of its folder beside or into its place; where it is
+    now, None if nothing was moved. What the block does is part of it: killed before its end, all is done again."""
+    damaged = folder.with_name(folder.name.removesuffix(REPAIR))
+    # One of them may have the name of the damaged store. As long as it is in the folder, the other one is outside.
+    files = sorted(folder.iterdir(), key=lambda file: (file.name == damaged.name, file.name))
+    aside = moved_aside(damaged, _word(damaged)) if files else None
+    for file in files:
+        file.rename(damaged.with_name(file.name))
+    sync(damaged.parent)
+    yield aside
+    folder.rmdir()
+    sync(damaged.parent)
+
+
+def _word(damaged: Path) -> str:
+    """What the name of a store ends with that is moved aside; of hot history it says that rows of it may be gone."""
+    if damaged.parent.name != HISTORY:
+        return "set-aside"
+    return "damaged.repaired" if damaged.suffix == ".db" else "repaired"
 
 
 def moved_aside(path: Path, word: str) -> Path | None:

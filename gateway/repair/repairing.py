@@ -4,6 +4,7 @@ Nothing is changed before the new store is complete, and only where it helps: a 
 can be read, stays as it is.
 """
 
+import itertools
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -13,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config import Config
-from gateway.home import REPAIRED, is_begun
+from gateway.home import is_begun, unfinished_repairs
 from gateway.inventory import ACCOUNTS, HISTORY, TWIN, Inventory, write_inventory
 from gateway.repair import databases, history
 from gateway.repair.logs import Log
-from gateway.repair.places import moved_aside, put_in_place, unfinished, written
+from gateway.repair.places import put_in_place, store_of, waiting
 from gateway.repair.sealed import sealed_rows
 from gateway.sqlite_files import FileKind, is_readable, kind_of, put_stamp
 from gateway.stocktaking import ROW_IDS, inventory_of, note_set_aside
@@ -42,12 +43,10 @@ def repair(home: Path, config: Config, only: Sequence[str] = ()) -> list[Outcome
     """Repair the stores of a held home that are damaged; `only` those. Raises Locked if a runtime is coming up."""
     if is_begun(home):
         raise Locked(f"a runtime of {home} is coming up")
-    outcomes = []
-    for repaired in unfinished(home):
-        aside = put_in_place(repaired)
-        name = str(repaired.relative_to(home)).removesuffix(REPAIRED)
-        outcomes.append(Outcome(store=name, detail=f"put in its place; {_where(aside)}", is_repaired=True))
     inventory = inventory_of(home)
+    outcomes = [
+        _put(home, inventory, folder, "a repair that was killed is finished") for folder in unfinished_repairs(home)
+    ]
     with _scratch(home / _SCRATCH) as scratch:
         if not config.database_url:
             outcomes += [
@@ -107,16 +106,19 @@ def _database(home: Path, name: str, inventory: Inventory, scratch: Path) -> Out
         how = f"nothing can be read of it; restore a backup, or: skep stores reset {name}"
         return Outcome(store=name, detail=how, is_lost=True)
     put_stamp(draft, inventory.stamp)
+    return _put(home, inventory, waiting(path, {name: partial(shutil.copyfile, draft)}), str(found))
+
+
+def _put(home: Path, inventory: Inventory, folder: Path, what: str) -> Outcome:
+    """Put into its place what waits for it, and note that."""
+    name = store_of(home, folder)
     inventory.refused.pop(name, None)
-    inventory.asked.append(f"repair {name}: {found}")
+    inventory.asked.append(f"repair {name}: {what}")
     write_inventory(home, inventory)
-    aside = put_in_place(written(path, partial(shutil.copyfile, draft)))
-    note_set_aside(home, name, f"repaired: {found}; {_where(aside)}")
-    return Outcome(store=name, detail=f"{found}; {_where(aside)}", is_repaired=True)
-
-
-def _where(aside: Path | None) -> str:
-    return "nothing was in its place" if aside is None else f"what was there is {aside.name}"
+    with put_in_place(folder) as aside:
+        detail = f"{what}; {'nothing was in its place' if aside is None else f'what was there is {aside.name}'}"
+        note_set_aside(home, name, f"repaired: {detail}")
+    return Outcome(store=name, detail=detail, is_repaired=True)
 
 
 # ---------------------------------------------------------------- hot history
@@ -157,22 +159,12 @@ def _history(home: Path, config: Config, inventory: Inventory, scratch: Path, pa
     if remade.last > last:
         files.promise_row_id(folder, remade.last)
         inventory.stores[ROW_IDS] = {"last": remade.last}
-    inventory.asked.append(f"repair {name}: {remade.found}")
-    write_inventory(home, inventory)
-    waiting: list[Path] = []
-    for made in (remade.kept, remade.moved):
-        if made is not None:
-            target = _free(folder, path.name.partition(".")[0], but=path)
-            waiting.append(written(target, partial(shutil.copyfile, made)))
-    # Its new name says that it was repaired, and that rows of it may be gone from the hot history.
-    aside = moved_aside(path, "damaged.repaired" if path.suffix == ".db" else "repaired")
-    for repaired in waiting:
-        put_in_place(repaired)
+    made = [file for file in (remade.kept, remade.moved) if file is not None]
+    targets = _free(folder, path, len(made))
     moved = f"; {remade.last - last} of them under new ids" if remade.last > last else ""
     there = f"; {remade.sealed} are in the lake already" if remade.sealed else ""
-    detail = f"{remade.found}{moved}{there}; {_where(aside)}"
-    note_set_aside(home, name, f"repaired: {detail}")
-    return Outcome(store=name, detail=detail, is_repaired=True)
+    files_of = {target: partial(shutil.copyfile, file) for target, file in zip(targets, made, strict=True)}
+    return _put(home, inventory, waiting(path, files_of), f"{remade.found}{moved}{there}")
 
 
 def _ranges(folder: Path, but: Path, scratch: Path) -> list[tuple[int, int]]:
@@ -195,10 +187,9 @@ def _last_given(folder: Path, inventory: Inventory, ranges: Sequence[tuple[int, 
     return max([*(last for _, last in ranges), *(marks.get("last", 0) for marks in inventory.stores.values())])
 
 
-def _free(folder: Path, day: str, *, but: Path) -> Path:
-    """A name for another file of a day; that of `but` is about to be free."""
-    number, path = 1, folder / f"{day}.db"
-    while (path.exists() and path != but) or path.with_name(path.name + REPAIRED).exists():
-        number += 1
-        path = folder / f"{day}.{number}.db"
-    return path
+def _free(folder: Path, damaged: Path, count: int) -> list[str]:
+    """Names for so many other files of the day of a damaged one, whose own is about to be free."""
+    day = damaged.name.partition(".")[0]
+    names = (f"{day}.db" if number == 1 else f"{day}.{number}.db" for number in itertools.count(1))
+    free = (name for name in names if name == damaged.name or not (folder / name).exists())
+    return list(itertools.islice(free, count))
