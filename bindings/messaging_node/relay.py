@@ -95,9 +95,10 @@ class Relay:
             await session.read_answers()
             self._credentials.check(envelope, session)
             passed = await self._credentials.passed_on(envelope, session)
+            origin = Origin(binding=BINDING, session_id=session.session_id, source=session.source)
             while True:
                 try:
-                    await self._sink().handle(self._message(passed, session))
+                    await self._sink().handle(self._message(passed, session.principal, origin))
                     return
                 except RateLimited as error:
                     # Holding back the connection is the answer that loses nothing.
@@ -108,20 +109,26 @@ class Relay:
             log.exception("message failed", extra={"type": envelope.type, "session": session.session_id})
             self._refuse(envelope, session, refusal(500, "internal error"))
 
-    async def admit(self, envelope: Envelope, session: NodeSession) -> None:
-        """Let policies look at the opening of a session; raises Forbidden."""
-        await self._sink().handle(self._message(envelope, session))
+    async def admit(
+        self, principal: Principal, runtime_url: str, *, source: str | None, asked: Envelope | None = None
+    ) -> None:
+        """Let policies judge that a runtime opens a session, before it has one; raises Forbidden. A lost one that is
+        taken up again, and a connection without a handshake, are judged as the `open` they stand for."""
+        body = {} if asked is None else {name: value for name, value in asked.body.items() if name != "accessToken"}
+        document: Document = {"id": 0, "type": "open", "from": runtime_url, "to": SESSION, "body": body}
+        envelope = read(document, size=0 if asked is None else asked.size)
+        await self._sink().handle(self._message(envelope, principal, Origin(binding=BINDING, source=source)))
 
-    def _message(self, envelope: Envelope, session: NodeSession) -> Message:
+    def _message(self, envelope: Envelope, principal: Principal, origin: Origin) -> Message:
         return Message(
             operation=Operation.SEND,
-            principal=session.principal,
+            principal=principal,
             thing_id=envelope.to,
             name=envelope.type or "none",
             data=envelope.document,
             received=self._sink().clock(),
             size=envelope.size,
-            origin=Origin(binding=BINDING, session_id=session.session_id, source=session.source),
+            origin=origin,
         )
 
     # ------------------------------------------------------------ onward

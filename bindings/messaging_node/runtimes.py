@@ -109,45 +109,45 @@ class Runtimes:
         if not lost:
             return None
         session = max(lost, key=lambda one: one.away_until or 0)
-        session.principal, session.source = principal, source
-        self._register(session)
-        self._sink().sessions.renewed(session, principal)
+        # From now on it is nobody else's to take up.
+        self.resumed(session, principal, source=source)
         if session.token_hash is not None:
             self._by_token.pop(session.token_hash, None)
         token = fresh_token()
         session.token_hash = token_hash(token)
         self._by_token[session.token_hash] = session
-        # From now on it is nobody else's to take up.
-        self.back(session)
         self._journal.opened(session)
         return session, token
 
-    def resumed(self, session_address: str, principal: Principal | None, is_local: bool) -> NodeSession:
-        """The session whose address this is, for the same account; a guest's for whoever knows its token and is on
-        this machine. Raises Unauthenticated."""
+    def found(self, session_address: str, principal: Principal | None, is_local: bool) -> tuple[NodeSession, Principal]:
+        """The session whose address this is, and as whom its client comes back: the same account; a guest, whoever
+        knows its token and is on this machine. Raises Unauthenticated."""
         session = self.at(session_address)
         if session is None or session.is_ended:
             raise Unauthenticated("there is no such session; open a new one")
         if session.principal.is_guest:
             if not is_local:
                 raise Unauthenticated("without an account, only runtimes on this machine are admitted")
-            principal = session.principal
-        elif principal is None or not principal.is_same(session.principal):
+            return session, session.principal
+        if principal is None or not principal.is_same(session.principal):
             raise Unauthenticated("this session is somebody else's")
-        session.principal = principal
+        return session, principal
+
+    def resumed(self, session: NodeSession, principal: Principal, *, source: str | None) -> None:
+        """The client of a session is here again, as this principal. Raises QueueFull."""
+        session.principal, session.source = principal, source
         self._register(session)
         self._sink().sessions.renewed(session, principal)
         self.back(session)
         self._journal.opened(session)
-        return session
 
-    def lost(self, runtime_url: str, principal: Principal) -> NodeSession | None:
+    def lost(self, runtime_url: str, principal: Principal, *, source: str | None) -> NodeSession | None:
         """The session without a token that a runtime of this account lost its connection to; None if there is none."""
         for session in self._routes.holders.at(runtime_url):
             known = session.principal
             is_same = known.is_same(principal) or (known.is_guest and principal.is_guest)
             if session.token_hash is None and session.away_until is not None and is_same:
-                self._register(session)
+                self.resumed(session, known if known.is_guest else principal, source=source)
                 return session
         return None
 

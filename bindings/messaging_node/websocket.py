@@ -84,7 +84,7 @@ class WebSocketEndpoint:
         if runtime_url is not None:
             assert principal is not None
             try:
-                connection.attach(_of_stub(self._node, runtime_url, principal, source_of(scope)))
+                connection.attach(await _of_stub(self._node, runtime_url, principal, source_of(scope)))
             except SkepError as error:
                 await refuse(error, scope, send, status=code_of(error))
                 return
@@ -274,7 +274,7 @@ class NodeConnection:
                 case "open":
                     token = await self._open(envelope)
                 case "re-open":
-                    token = self._reopen(envelope)
+                    token = await self._reopen(envelope)
                 case _:
                     await self._close(envelope)
                     return
@@ -295,10 +295,10 @@ class NodeConnection:
         principal = self._credentials(envelope) or admitted(self._node, self._scope)
         runtimes = self._node.runtimes
         source = source_of(self._scope)
+        await self._node.relay.admit(principal, envelope.sender, source=source, asked=envelope)
         lost = runtimes.taken_up(principal, envelope.sender, source=source)
         session, self._token = lost or runtimes.opened(principal, envelope.sender, source=source, with_token=True)
         try:
-            await self._node.relay.admit(envelope, session)
             # A session is promised to outlive whatever happens next.
             await self._node.journal.committed()
         except BaseException:
@@ -310,13 +310,18 @@ class NodeConnection:
         self.attach(session)
         return self._token
 
-    def _reopen(self, envelope: Envelope) -> str | None:
+    async def _reopen(self, envelope: Envelope) -> str | None:
         standing = self._session
         if standing is not None:
             if not standing.is_address(envelope.sender):
                 raise Conflict("this connection already has a session")
             return self._token
-        session = self._node.runtimes.resumed(envelope.sender, self._credentials(envelope), self._is_local())
+        runtimes, source = self._node.runtimes, source_of(self._scope)
+        session, principal = runtimes.found(envelope.sender, self._credentials(envelope), self._is_local())
+        await self._node.relay.admit(principal, session.runtime_url, source=source, asked=envelope)
+        # It may have ended meanwhile.
+        session, principal = runtimes.found(envelope.sender, principal, self._is_local())
+        runtimes.resumed(session, principal, source=source)
         self._token = envelope.sender.rpartition("/")[2]
         self.attach(session)
         return self._token
@@ -364,9 +369,10 @@ class NodeConnection:
         self.end(1000, "")
 
 
-def _of_stub(node: MessagingNode, runtime_url: str, principal: Principal, source: str | None) -> NodeSession:
+async def _of_stub(node: MessagingNode, runtime_url: str, principal: Principal, source: str | None) -> NodeSession:
     """The session of a runtime that connects without a handshake: the one it lost a moment ago, or a new one."""
-    lost = node.runtimes.lost(runtime_url, principal)
+    await node.relay.admit(principal, runtime_url, source=source)
+    lost = node.runtimes.lost(runtime_url, principal, source=source)
     return lost or node.runtimes.opened(principal, runtime_url, source=source, with_token=False)[0]
 
 
