@@ -50,9 +50,10 @@ def show(is_users: bool, name: str, home: Path | None, account: str | None) -> N
 
 @service.command(epilog="Example: sudo /opt/skep/bin/skep service install")
 @_of_unit
-@click.option("--no-start", is_flag=True, help="Start it with the machine, but not now.")
+@click.option("--no-start", is_flag=True, help="Start it with the machine, but not now; one that runs goes on.")
 def install(is_users: bool, name: str, home: Path | None, account: str | None, no_start: bool) -> None:
-    """Write the unit, and start it now and with the machine. What a unit of that name said before is replaced."""
+    """Write the unit, and start it now and with the machine. What a unit of that name said before is replaced; if it
+    runs, it is started anew."""
     unit = _unit(is_users, name, home, account)
     if not is_users:
         _must_be_root()
@@ -63,9 +64,14 @@ def install(is_users: bool, name: str, home: Path | None, account: str | None, n
     folder.mkdir(parents=True, exist_ok=True)
     whole_files.write_whole(folder / unit.file_name, unit.text.encode(), mode=0o644)
     _systemctl(is_users, "daemon-reload")
-    _systemctl(is_users, "enable", *([] if no_start else ["--now"]), unit.file_name)
-    click.echo(f"{folder / unit.file_name} is enabled" + ("" if no_start else " and runs"))
+    _systemctl(is_users, "enable", unit.file_name)
     manager = "--user " if is_users else ""
+    if not no_start:
+        # `enable --now` would leave one that runs as it was, with the unit and the version of before.
+        _systemctl(is_users, "restart", unit.file_name)
+    click.echo(f"{folder / unit.file_name} is enabled" + ("" if no_start else " and runs"))
+    if no_start and _is_active(is_users, unit.file_name):
+        click.echo(f"  it runs as it was before, until:  systemctl {manager}restart {name}")
     click.echo(f"  how it is:  systemctl {manager}status {name}")
     click.echo(f"  its log:    journalctl {manager}-u {name}")
     click.echo(f"  commands:   {'' if is_users else 'sudo '}{unit.program} client ls --home {unit.home}")
@@ -144,7 +150,15 @@ def _must_be_readable(program: Path) -> None:
 
 
 def _systemctl(is_users: bool, *arguments: str) -> None:
-    command: Sequence[str] = ["systemctl", *(["--user"] if is_users else []), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = _asked(is_users, *arguments)
     if done.returncode:
-        raise Unavailable(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+        raise Unavailable(f"{' '.join(done.args)}: {done.stderr.strip() or done.returncode}")
+
+
+def _is_active(is_users: bool, unit: str) -> bool:
+    return _asked(is_users, "is-active", "--quiet", unit).returncode == 0
+
+
+def _asked(is_users: bool, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command: Sequence[str] = ["systemctl", *(["--user"] if is_users else []), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)

@@ -103,11 +103,19 @@ def test_install_writes_enables_and_starts_and_uninstall_takes_back(
     assert unit.read_text().startswith("[Unit]\n")
     assert "is enabled and runs" in capsys.readouterr().out
 
+    assert main(["service", "install", "--user", "--name", "site", "--home", str(tmp_path), "--no-start"]) == 0
+    assert f"--home {tmp_path}\n" in unit.read_text()
+    assert "it runs as it was before, until:  systemctl --user restart site" in capsys.readouterr().out
+
     assert main(["service", "uninstall", "--user", "--name", "site"]) == 0
     assert not unit.exists()
     assert calls.read_text().splitlines() == [
         "--user daemon-reload",
-        "--user enable --now site.service",
+        "--user enable site.service",
+        "--user restart site.service",
+        "--user daemon-reload",
+        "--user enable site.service",
+        "--user is-active --quiet site.service",
         "--user disable --now site.service",
         "--user daemon-reload",
     ]
