@@ -108,21 +108,22 @@ class Runtime:
         self.start = self._background.start
         self.metrics = Metrics()
         self.services = Services()
+        self.presence = Presence(
+            directory=storage.directory, publish=self.publish, clock=clocks.now, recorded=record_presence
+        )
         self.sessions = LiveSessions(
             authorizer=authorizer,
             directory=storage.directory,
             values=storage.values,
             ledger=storage.ledger,
             describe=describe,
+            presence=self.presence.publications,
             start=self.start,
             metrics=self.metrics,
             rows=MissedRows(storage.history, storage.history.last_row),
             clock=clocks.now,
             max_per_account=settings.max_sessions_per_account,
             max_subscriptions=settings.max_subscriptions_per_session,
-        )
-        self.presence = Presence(
-            directory=storage.directory, publish=self.publish, clock=clocks.now, recorded=record_presence
         )
         self._rates = Rates(clock=clocks.steady, budget=self._settings.budget, by_role=self._settings.role_budgets)
         standing = Standing(

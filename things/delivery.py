@@ -75,7 +75,7 @@ class DeliveryStatus:
     """What is known of a request after one transition; also every handler's answer.
 
     `seq` is the ledger's transition number: it rises strictly within an inbox (0 where no ledger row exists).
-    `updated` is µs UTC; `progress` is 0 to 100.
+    `updated` is µs UTC, as is `requested`, the time of the request itself (0 without a row); `progress` is 0 to 100.
     """
 
     request_id: str
@@ -87,6 +87,7 @@ class DeliveryStatus:
     progress: float | None = None
     seq: int = 0
     updated: int = 0
+    requested: int = 0
 
     @property
     def is_final(self) -> bool:

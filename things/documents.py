@@ -52,6 +52,7 @@ def status_of(request: Mapping[str, Any]) -> DeliveryStatus:
         progress=request.get("progress"),
         seq=request["seq"],
         updated=parse_time(request["updated"]),
+        requested=parse_time(request["created"]),
     )
 
 

@@ -5,17 +5,21 @@ The decoder is the edge where wire bytes become values; nothing behind it checks
 
 import json
 import re
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, islice
 from math import isfinite
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from things.errors import Malformed, TooDeep, TooLarge
+from things.errors import Malformed, Problem, TooDeep, TooLarge
 from things.messages import JSONValue
+from things.pointers import pointer
 
 MAX_MESSAGE_BYTES = 262_144
 MAX_DEPTH = 32
+MAX_REPEATED = 200
+"""Repeated keys that are named."""
 
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.S)
 _LARGE = re.compile(rb"[0-9](?:[eE]\+?[0-9]{3}|[0-9]{299})")
@@ -35,7 +39,8 @@ def decode(text: bytes | str, *, max_bytes: int = MAX_MESSAGE_BYTES, max_depth: 
 
 
 def decode_unique(text: bytes | str, *, max_bytes: int = MAX_MESSAGE_BYTES, max_depth: int = MAX_DEPTH) -> JSONValue:
-    """Like `decode`, but repeated keys in one object are malformed: documents that people write come this way."""
+    """Like `decode`, but repeated keys in one object are malformed, each with its pointer: documents that
+    people write come this way."""
     raw = text if isinstance(text, bytes) else text.encode()
     if len(raw) > max_bytes:
         raise TooLarge(max_bytes)
@@ -111,17 +116,30 @@ def _members(value: JSONValue) -> int:
 
 
 def _name_repeated(raw: bytes) -> None:
-    """Raise Malformed with the key that stands twice in one object."""
+    """Raise Malformed with every key that stands twice in one object, and where."""
     try:
-        json.loads(raw, object_pairs_hook=_unique)
+        document = json.loads(raw, object_pairs_hook=_Members)
     except ValueError as error:
         raise Malformed(f"not valid JSON: {error}") from error
+    problems = [
+        Problem(pointer=pointer(*at), detail=f"the key {at[-1]!r} stands twice in one object", code="repeated")
+        for at in islice(_repeated(document, ()), MAX_REPEATED)
+    ]
+    raise Malformed(f"not valid JSON: {problems[0].detail}", problems)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"key {key!r} stands twice in one object")
-        result[key] = value
-    return result
+class _Members(list[tuple[str, Any]]):
+    """The members of an object, none of them lost."""
+
+
+def _repeated(value: Any, at: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    if isinstance(value, _Members):
+        known: set[str] = set()
+        for name, member in value:
+            if name in known:
+                yield (*at, name)
+            known.add(name)
+            yield from _repeated(member, (*at, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _repeated(item, (*at, index))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from things.delivery import DeliveryStatus, Reason, State
-from things.errors import ConfirmationRequired, Invalid, Problem, SkepError, TDInvalid
+from things.errors import ConfirmationRequired, Invalid, Malformed, Problem, SkepError, TDInvalid
 from things.messages import JSONValue
 
 STATUSES: Mapping[str, int] = {
@@ -100,7 +100,7 @@ def problem(error: SkepError) -> Details:
         found["errors"] = [
             {"pointer": f"#{item.pointer}", "detail": item.detail, "code": item.code} for item in error.problems
         ]
-    if isinstance(error, TDInvalid):
+    if isinstance(error, TDInvalid | Malformed) and error.problems:
         # WoT Discovery, 7.2.2.1: directories name what is wrong with a description so.
         found["validationErrors"] = [
             {"field": item.pointer or "/", "description": item.detail} for item in error.problems

@@ -185,6 +185,7 @@ class LedgerRow:
             progress=self.progress,
             seq=self.seq,
             updated=self.updated,
+            requested=self.created,
         )
 
 

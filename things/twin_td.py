@@ -27,7 +27,7 @@ Forms = Mapping[tuple[str, str], Sequence[dict[str, JSONValue]]]
 
 Each form has an absolute `href` and a list of `op`; it may have any other member of forms. A provider gives all the
 operations it serves and leaves rights to this module, which takes out what the consumer may not do. Variables in a
-`href` (`{?ticket}`) are declared by this module."""
+`href` (`{?ticket}`) are declared by this module, beside the forms that use them."""
 
 FormsOf = Callable[[ThingDescription, TwinID], Forms]
 """A protocol binding's `forms`: given the agent's TD and the twin's id. It is asked a second time with a TD that holds
@@ -144,8 +144,8 @@ def twin_td(
     result |= {plural: held for plural, held in affordances.items() if held}
     if whole:
         result["forms"] = whole
-    if trim.variables:
-        result["uriVariables"] = trim.variables
+        # For these alone: variables of affordances are declared there, since some clients read them nowhere else.
+        result |= _declared_variables(whole)
     links = [*_kept_links(document), *_links(td, twin, http_base, trim)]
     if http_base is not None and not profiles:
         links.append({"rel": "alternate", "href": f"{_address(http_base, twin)}?forms=profile", "type": _TD_JSON})
@@ -184,8 +184,6 @@ class _Trim:
     readable: list[tuple[Kind, str]] = field(default_factory=list)
     prefixes: set[str] = field(default_factory=set)
     """Prefixes of terms in our forms."""
-    variables: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Declarations of the variables in our forms' addresses."""
 
     def affordances(
         self, kind: Kind, definitions: Mapping[str, dict[str, Any]], told: Sequence[Forms]
@@ -211,6 +209,7 @@ class _Trim:
                 _mark(affordance, rights)
             elif kind is Kind.ACTION:
                 affordance["synchronous"] = self.is_synchronous
+            affordance |= _declared_variables(forms)
             affordance["forms"] = forms
             held[name] = affordance
         return held
@@ -230,20 +229,25 @@ class _Trim:
                     if not kept:
                         continue
                     result.append({**form, "op": kept})
-                self._note(form)
+                self.prefixes |= _prefixes(tuple(form))
         return result
-
-    def _note(self, form: Mapping[str, JSONValue]) -> None:
-        href = form.get("href")
-        if isinstance(href, str) and "{" in href:
-            for names in _VARIABLES.findall(href):
-                self.variables |= {name: {"type": "string"} for name in names.split(",") if name}
-        self.prefixes |= _prefixes(tuple(form))
 
 
 @lru_cache(maxsize=256)
 def _permitted(rights: frozenset[Operation]) -> frozenset[str]:
     return frozenset(op for op, operation in _OPERATIONS.items() if operation in rights)
+
+
+def _declared_variables(forms: Sequence[Mapping[str, JSONValue]]) -> dict[str, Any]:
+    """The member that declares the variables in the addresses of forms; none if they have none."""
+    names = [name for form in forms for name in _variables(str(form["href"]))]
+    return {"uriVariables": {name: {"type": "string"} for name in names}} if names else {}
+
+
+def _variables(href: str) -> Sequence[str]:
+    if "{" not in href:
+        return ()
+    return [name for names in _VARIABLES.findall(href) for name in names.split(",") if name]
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +270,19 @@ def _context(document: Mapping[str, Any], prefixes: set[str]) -> list[Any]:
     given = document.get("@context")
     theirs = [item for item in (given if isinstance(given, list) else [given]) if item not in (TD_10, TD_11, DISCOVERY)]
     ours = {PREFIX: NAMESPACE} | {prefix: uri for prefix, uri in _PREFIXES.items() if prefix in prefixes}
-    return [TD_10, TD_11, DISCOVERY, ours, *(item for item in theirs if item is not None)]
+    return [TD_10, TD_11, DISCOVERY, ours, *(item for item in _without(theirs, ours) if item is not None)]
+
+
+def _without(theirs: Sequence[Any], ours: Mapping[str, str]) -> Iterator[Any]:
+    """Their contexts without the prefixes that ours define alike."""
+    mappings = [item for item in theirs if isinstance(item, dict)]
+    twice = {prefix for prefix, uri in ours.items() if all(mapping.get(prefix, uri) == uri for mapping in mappings)}
+    for item in theirs:
+        if isinstance(item, dict) and twice & item.keys():
+            item = {name: value for name, value in item.items() if name not in twice}
+            if not item:
+                continue
+        yield item
 
 
 def _titles(document: Mapping[str, Any], overlay: Mapping[str, JSONValue]) -> dict[str, Any]:

@@ -40,12 +40,12 @@ def action_href(thing_id: str, name: str, request_id: str) -> str:
     return f"/things/{encode_segment(thing_id)}/actions/{encode_segment(name)}/{request_id}"
 
 
-def action_status(status: DeliveryStatus, *, href: str, requested: int) -> dict[str, JSONValue]:
+def action_status(status: DeliveryStatus, *, href: str) -> dict[str, JSONValue]:
     """The ActionStatus of the W3C HTTP Basic Profile, with our request id and state beside it."""
     return {
         "status": wot_state(status),
         "href": href,
-        "timeRequested": rfc3339(requested),
+        "timeRequested": rfc3339(status.requested),
         "requestID": status.request_id,
         "state": status.state.value,
         **action_progress(status),

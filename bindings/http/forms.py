@@ -20,7 +20,7 @@ _SSE = {"subprotocol": "sse"}
 def forms(td: ThingDescription, twin: TwinID, base: str) -> Mapping[tuple[str, str], Sequence[Form]]:
     """Forms by ("property"|"action"|"event", name), and ("thing", "") for the Thing as a whole."""
     root = f"{base}/things/{encode_segment(str(twin))}"
-    found: dict[tuple[str, str], Sequence[Form]] = {("thing", ""): _thing_forms(root, td)}
+    found: dict[tuple[str, str], Sequence[Form]] = {("thing", ""): [*_thing_forms(root, td), *_several(root, td)]}
     for name, definition in td.properties.items():
         found["property", name] = _property_forms(
             f"{root}/properties/{encode_segment(name)}",
@@ -94,6 +94,16 @@ def _thing_forms(root: str, td: ThingDescription) -> list[Form]:
     if td.actions:
         found.append(_form(f"{root}/actions", "queryallactions"))
     return found
+
+
+def _several(root: str, td: ThingDescription) -> list[Form]:
+    """What the HTTP Basic Profile leaves out: the names to be read are sent as a list."""
+    if not td.properties:
+        return []
+    return [
+        _form(f"{root}/properties", "readmultipleproperties", **{"htv:methodName": "POST"}),
+        _form(f"{root}/properties", "writeallproperties", **{"htv:methodName": "PUT"}),
+    ]
 
 
 def _form(href: str, *operations: str, **more: JSONValue) -> Form:

@@ -53,6 +53,16 @@ async def property_values(exchange: Exchange, thing_id: str) -> Mapping[str, Any
     return cast(Mapping[str, Any], await call(exchange, VALUES, "readProperties", thingID=thing_id))
 
 
+async def some_values(exchange: Exchange, thing_id: str, names: Sequence[str]) -> dict[str, JSONValue]:
+    """The values of these properties by name; raises as `property_value` for the first that has none."""
+    found = await property_values(exchange, thing_id)
+    for name in names:
+        if name not in found:
+            # Says by itself whether the name is unknown, hidden or without a value.
+            await property_value(exchange, thing_id, name)
+    return {name: found[name]["value"] for name in names if name in found}
+
+
 async def history(exchange: Exchange, **query: JSONValue) -> dict[str, Any]:
     """`{"items":[…],"cursor"}` of stored events and values."""
     return cast(dict[str, Any], await call(exchange, HISTORY, "readHistory", **query))

@@ -93,7 +93,7 @@ class Consuming:
         elif final.is_final:
             self._client.answer(message, value=value)
         else:
-            self._client.answer(message, status=action_status(final, None))
+            self._client.answer(message, status=action_status(final))
 
     async def _write_several(self, message: WebThingMessage) -> None:
         """All are checked against the TD before the first is sent; then each is a request of its own."""

@@ -17,7 +17,7 @@ from things.errors import SkepError, TimedOut, UnknownRequest
 from things.messages import JSONValue, Operation
 from things.problems import failure
 from things.service_ids import REQUESTS
-from things.times import parse_time, rfc3339
+from things.times import rfc3339
 
 Operate = Callable[[WebThingMessage], Awaitable[None]]
 """Carries out one request and answers it; raises SkepError."""
@@ -31,7 +31,6 @@ class _Invocation:
     """An action that this socket invoked, until it ends. Statuses that come before the answer are held."""
 
     request: WebThingMessage
-    requested: int
     answered: bool = False
     told: int = 0
     """The seq of the last status told, so that a replay tells none twice."""
@@ -70,7 +69,7 @@ class Invoking:
         client = self._client
         wait_s = self._client.wait_of(message, 0.0)
         reference = message.reference
-        invocation = _Invocation(message, client.sink.clock())
+        invocation = _Invocation(message)
         self._follow(reference, invocation)
         try:
             status = await client.sink.handle(
@@ -98,7 +97,7 @@ class Invoking:
             else:
                 client.answer(message, output=status.output)
             return
-        client.answer(message, status=action_status(status, invocation.requested))
+        client.answer(message, status=action_status(status))
         invocation.answered, invocation.told = True, status.seq
         for held in invocation.held:
             self._tell_caller(held)
@@ -151,7 +150,7 @@ class Invoking:
             return True
         if status.seq <= invocation.told:
             return True
-        if not self._client.notify(invocation.request, status=action_status(status, invocation.requested)):
+        if not self._client.notify(invocation.request, status=action_status(status)):
             return False
         invocation.told = status.seq
         if status.is_final:
@@ -160,7 +159,7 @@ class Invoking:
 
     async def _query(self, message: WebThingMessage) -> None:
         row = await self._row(message)
-        self._client.answer(message, name=row["name"], status=_row_status(row))
+        self._client.answer(message, name=row["name"], status=action_status(status_of(row)))
 
     async def _query_all(self, message: WebThingMessage) -> None:
         td = await self._client.td(message.thing_id)
@@ -169,7 +168,7 @@ class Invoking:
             REQUESTS, "listRequests", thing=message.thing_id, operation="invoke_action", limit=_LISTED
         )
         for row in page["items"]:
-            found.setdefault(row["name"], []).append(_row_status(row))
+            found.setdefault(row["name"], []).append(action_status(status_of(row)))
         statuses: dict[str, JSONValue] = {**found}
         self._client.answer(message, statuses=statuses)
 
@@ -210,16 +209,12 @@ class Invoking:
         return row
 
 
-def action_status(status: DeliveryStatus, requested: int | None) -> dict[str, JSONValue]:
+def action_status(status: DeliveryStatus) -> dict[str, JSONValue]:
     """An ActionStatus, with our state beside it."""
     return {
         "actionID": status.request_id,
         "state": wot_state(status),
         "deliveryState": status.state.value,
-        **({} if requested is None else {"timeRequested": rfc3339(requested)}),
+        **({"timeRequested": rfc3339(status.requested)} if status.requested else {}),
         **action_progress(status),
     }
-
-
-def _row_status(row: Mapping[str, Any]) -> dict[str, JSONValue]:
-    return action_status(status_of(row), parse_time(row["created"]))

@@ -5,12 +5,12 @@ of one operation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from bindings.wire.envelopes import decode_whole
-from things.errors import Invalid
+from things.errors import Invalid, Malformed
 from things.jsontext import MAX_DEPTH, decode_unique, encode
 from things.messages import JSONValue
 from things.names import checked_name
@@ -116,7 +116,12 @@ def read(text: str | bytes, *, max_bytes: int) -> WebThingMessage:
         raise Invalid("a message is a JSON object")
     if "td" in found:
         # Of a description no member may stand twice, and what is decoded does not tell.
-        decode_unique(text, max_bytes=max_bytes, max_depth=MAX_DEPTH + _LEVELS)
+        try:
+            decode_unique(text, max_bytes=max_bytes, max_depth=MAX_DEPTH + _LEVELS)
+        except Malformed as error:
+            # Where in the description, as on every other binding.
+            within = [replace(problem, pointer=problem.pointer.removeprefix("/td")) for problem in error.problems]
+            raise Malformed(error.detail, within) from error
     type_ = found.get("messageType")
     if type_ not in tuple(MessageType):
         raise Invalid("messageType is request, response or notification")

@@ -3,7 +3,7 @@
 Presence is state of the agent, one row a change; what its Things show is computed when read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from runtime.ports import Directory, Publication
@@ -51,26 +51,14 @@ class Presence:
         seen = self._agents[agent] = Seen(is_online, self.clock())
         self.recorded(agent, seen)
         for thing_id in self.directory.things_of(agent):
-            for name, value in self.properties(thing_id, seen).items():
-                self._tell(thing_id, name, value, seen.since)
+            for publication in self.publications(thing_id):
+                self.publish(publication)
 
-    def properties(self, thing_id: str, seen: Seen | None = None) -> dict[str, JSONValue]:
-        """`online` and `lastSeen` of a Thing, under `skep:` names where its TD declares these names itself."""
+    def publications(self, thing_id: str) -> Sequence[Publication]:
+        """What a new observer of the Thing gets first: both properties, as they are now."""
         entry = self.directory.get(thing_id)
-        if entry is None or entry.agent is None:
-            return {}
-        seen = seen or self._agents.get(entry.agent)
-        # The runtime's own services are here whenever somebody can ask.
-        is_online = seen.is_online if seen else entry.agent in RESERVED_ACCOUNTS
-        last = seen.since if seen and not is_online else self.clock()
-        own = entry.td.properties
-        found: dict[str, JSONValue] = {(f"skep:{ONLINE}" if ONLINE in own else ONLINE): is_online}
-        if seen:
-            found[f"skep:{LAST_SEEN}" if LAST_SEEN in own else LAST_SEEN] = rfc3339(last)
-        return found
-
-    def _tell(self, thing_id: str, name: str, value: JSONValue, at: int) -> None:
-        self.publish(
+        seen = None if entry is None or entry.agent is None else self._agents.get(entry.agent)
+        return [
             Publication(
                 twin=TwinID.parse(thing_id),
                 thing_id=thing_id,
@@ -78,6 +66,23 @@ class Presence:
                 name=name,
                 value=value,
                 payload=encode(value),
-                created=at,
+                created=self.clock() if seen is None else seen.since,
             )
-        )
+            for name, value in self.properties(thing_id).items()
+        ]
+
+    def properties(self, thing_id: str) -> dict[str, JSONValue]:
+        """`online` and `lastSeen` of a Thing, under `skep:` names where its TD declares these names itself. An agent
+        that never was reachable was last seen when it described the Thing."""
+        entry = self.directory.get(thing_id)
+        if entry is None or entry.agent is None:
+            return {}
+        seen = self._agents.get(entry.agent)
+        # The runtime's own services are here whenever somebody can ask.
+        is_online = seen.is_online if seen else entry.agent in RESERVED_ACCOUNTS
+        last = self.clock() if is_online else seen.since if seen else entry.created
+        own = entry.td.properties
+        return {
+            (f"skep:{ONLINE}" if ONLINE in own else ONLINE): is_online,
+            (f"skep:{LAST_SEEN}" if LAST_SEEN in own else LAST_SEEN): rfc3339(last),
+        }

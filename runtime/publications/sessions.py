@@ -103,6 +103,8 @@ class LiveSessions:
     values: ValueStore
     ledger: Ledger
     describe: Describe
+    presence: Callable[[str], Iterable[Publication]]
+    """Values of a Thing's properties that are computed, and so have no row."""
     start: Callable[[Awaitable[None]], None]
     """Runs a coroutine in the runtime's task group."""
     metrics: Metrics
@@ -313,10 +315,11 @@ class LiveSessions:
     def _latest_values(
         self, principal: Principal, thing_id: str, twin: TwinID, name: str | None
     ) -> Iterator[Publication]:
-        for (kind, series), value in self.values.of_thing(thing_id).items():
+        values = self.values.of_thing(thing_id)
+        for (kind, series), value in values.items():
             if kind is not Kind.PROPERTY or (name is not None and series != name):
                 continue
-            if not self.authorizer.decide(principal, Operation.OBSERVE, Address(thing_id, kind, series)).allowed:
+            if not self._may_observe(principal, thing_id, series):
                 continue
             yield Publication(
                 twin=twin,
@@ -328,6 +331,16 @@ class LiveSessions:
                 created=value.created,
                 row_id=value.row_id,
             )
+        for publication in self.presence(thing_id):
+            if (
+                name in (None, publication.name)
+                and (Kind.PROPERTY, publication.name) not in values
+                and self._may_observe(principal, thing_id, publication.name)
+            ):
+                yield publication
+
+    def _may_observe(self, principal: Principal, thing_id: str, name: str) -> bool:
+        return self.authorizer.decide(principal, Operation.OBSERVE, Address(thing_id, Kind.PROPERTY, name)).allowed
 
     def _candidates(self, pattern: Pattern) -> Iterable[str]:
         """Things of which some may match."""

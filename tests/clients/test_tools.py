@@ -104,7 +104,7 @@ async def test_mosquitto_sub_gets_the_latest_value_and_the_next(
 ) -> None:
     host, port = runtime.mqtt_address
     arguments = ("-h", host, "-p", str(port), "-u", "ann", "-P", ann.token, "-V", version, "-q", "1", "-v")
-    async with running("mosquitto_sub", *arguments, "-t", "things/works/+/property/#") as process:
+    async with running("mosquitto_sub", *arguments, "-t", "things/works/+/property/flow") as process:
         latest = await process.line()
         await agent.value("pump-1", "flow", 14)
         following = await process.line()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from things.errors import Malformed, TooDeep, TooLarge
-from things.jsontext import decode, decode_unique, encode
+from things.jsontext import MAX_REPEATED, decode, decode_unique, encode
 
 values = st.recursive(
     st.none()
@@ -58,6 +58,23 @@ def test_a_key_that_stands_twice_is_malformed_only_where_people_write() -> None:
     assert decode(b'{"a":1,"a":2}') == {"a": 2}
     with pytest.raises(Malformed, match="'a' stands twice"):
         decode_unique(b'{"a":1,"a":2}')
+
+
+def test_each_repeated_key_is_named_by_its_pointer() -> None:
+    text = b'{"a":[{"b/c":{"b":1,"b":2}},{"d":1,"d":2,"d":3}],"e":{"b":1}}'
+
+    with pytest.raises(Malformed) as refused:
+        decode_unique(text)
+
+    assert [problem.pointer for problem in refused.value.problems] == ["/a/0/b~1c/b", "/a/1/d", "/a/1/d"]
+    assert {problem.code for problem in refused.value.problems} == {"repeated"}
+
+
+def test_of_many_repeated_keys_a_bounded_number_is_named() -> None:
+    with pytest.raises(Malformed) as refused:
+        decode_unique(b"{%s}" % b",".join([b'"a":1'] * 5_000))
+
+    assert len(refused.value.problems) == MAX_REPEATED
 
 
 def test_one_byte_over_the_limit_is_too_large() -> None:

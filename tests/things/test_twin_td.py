@@ -142,7 +142,9 @@ def test_unknown_terms_and_contexts_are_kept() -> None:
     assert twin["properties"]["flow"]["plant:note"] == {"deep": [1, None]}
     assert twin["@context"][:3] == [TD_10, TD_11, DISCOVERY]
     assert twin["@context"][3] == {"skep": "urn:skep:v1#", "htv": "http://www.w3.org/2011/http#"}
-    assert twin["@context"][4] == pump["@context"][1]
+    assert twin["@context"][4] == {
+        name: value for name, value in pump["@context"][1].items() if name not in ("skep", "htv")
+    }
     assert twin["titles"] == pump["titles"]
     assert twin["actions"]["rinse"]["skep:expires"] == "PT15M"
 
@@ -189,7 +191,29 @@ def test_rights_may_differ_from_one_affordance_to_the_next() -> None:
 
 
 def test_variables_of_our_addresses_are_declared() -> None:
-    assert derived(sample("pump"))["uriVariables"] == {"ticket": {"type": "string"}}
+    twin = derived(sample("pump"))
+    held = [one for plural in ("properties", "actions", "events") for one in twin.get(plural, {}).values()]
+
+    assert "uriVariables" not in twin
+    for affordance in held:
+        uses_ticket = any("{?ticket}" in form["href"] for form in affordance["forms"])
+        assert affordance.get("uriVariables", {}) == ({"ticket": {"type": "string"}} if uses_ticket else {})
+    assert any("uriVariables" in affordance for affordance in held)
+
+
+def test_a_prefix_that_the_device_defines_as_we_do_stands_once() -> None:
+    lamp = {**sample("lamp"), "@context": [TD_11, {"skep": "urn:skep:v1#"}, {"skep": "urn:skep:v1#", "ex": "urn:ex#"}]}
+
+    assert derived(lamp)["@context"][3:] == [
+        {"skep": "urn:skep:v1#", "htv": "http://www.w3.org/2011/http#"},
+        {"ex": "urn:ex#"},
+    ]
+
+
+def test_a_prefix_that_the_device_defines_otherwise_keeps_its_meaning_there() -> None:
+    lamp = {**sample("lamp"), "@context": [TD_11, {"htv": "urn:other#"}]}
+
+    assert derived(lamp)["@context"][4:] == [{"htv": "urn:other#"}]
 
 
 def test_presence_is_told_as_members_and_as_properties() -> None:

@@ -126,7 +126,7 @@ def _authority(text_: str) -> Authority:
 
 def status_of(row: Sequence[Any]) -> DeliveryStatus:
     """A status, of a row of the inbox."""
-    request_id, caller_ref, seq, state, at, reason, error, output, progress = row
+    request_id, caller_ref, seq, state, at, reason, error, output, progress, requested = row
     return DeliveryStatus(
         request_id=request_id,
         state=State(state),
@@ -137,4 +137,5 @@ def status_of(row: Sequence[Any]) -> DeliveryStatus:
         progress=progress,
         seq=seq,
         updated=at,
+        requested=requested,
     )

@@ -75,7 +75,7 @@ class Statements:
         self.due = prepared(whole.where(r.due.is_not(None), r.due <= bindparam("now")).order_by(r.due).limit(limit))
         self.next_due = prepared(select(func.min(r.due)).where(r.due.is_not(None)))
         self.inbox = prepared(
-            select(r.request_id, r.caller_ref, t.seq, t.state, t.at, t.reason, t.error, t.output, t.progress)
+            select(r.request_id, r.caller_ref, t.seq, t.state, t.at, t.reason, t.error, t.output, t.progress, r.created)
             .where(t.opened == r.opened, t.caller == bindparam("caller"), t.seq > bindparam("after"))
             .where(r.created >= bindparam("since"))
             .order_by(t.seq)
@@ -83,7 +83,7 @@ class Statements:
         )
         self.opened_after = prepared(
             select(r.request_id, r.caller_ref, r.opened, text("'pending'"), r.created)
-            .add_columns(null(), null(), null(), null())
+            .add_columns(null(), null(), null(), null(), r.created)
             .where(r.caller == bindparam("caller"), r.opened > bindparam("after"))
             .where(r.created >= bindparam("since"))
             .order_by(r.opened)

@@ -15,7 +15,6 @@ from things.delivery import DeliveryStatus
 from things.documents import status_of
 from things.errors import TimedOut, UnknownRequest
 from things.messages import Operation
-from things.times import parse_time
 
 
 def routes() -> list[Route]:
@@ -65,7 +64,7 @@ async def _invoke(exchange: Exchange) -> ASGIApp:
         # Ended without a row, as those of built-in services do: there is nothing a location could name.
         return unsuccessful(status) or _output(status)
     href = action_href(thing_id, name, status.request_id)
-    return json_reply(action_status(status, href=href, requested=message.received), 201, location=href)
+    return json_reply(action_status(status, href=href), 201, location=href)
 
 
 async def _query(exchange: Exchange) -> ASGIApp:
@@ -146,4 +145,4 @@ async def _row(exchange: Exchange) -> dict[str, Any]:
 
 def _status(row: dict[str, Any]) -> dict[str, Any]:
     href = action_href(row["thingID"], row["name"], row["requestID"])
-    return action_status(status_of(row), href=href, requested=parse_time(row["created"]))
+    return action_status(status_of(row), href=href)

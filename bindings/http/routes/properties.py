@@ -22,11 +22,13 @@ def routes() -> list[Route]:
         Route("GET", one, _read, "Read the latest value, or observe it", documented=_READ),
         Route("PUT", one, _write, "Write the property", documented=_WRITE),
         Route("GET", many, _read_all, "Read all properties, or observe them", documented=_READ),
+        Route("POST", many, _read_several, "Read the properties that a list names", documented=_READ_SEVERAL),
         Route("PUT", many, _write_several, "Write several properties", documented=_WRITE),
     ]
 
 
 _READ = Documented(tag="properties", query=("wait", "sse", "latest", "asof", "lastEventID"), answers={200: JSON})
+_READ_SEVERAL = Documented(tag="properties", body=JSON, answers={200: JSON})
 _WRITE = Documented(tag="properties", body=JSON, answers={202: "", 204: ""})
 
 
@@ -68,6 +70,16 @@ async def _read_all(exchange: Exchange) -> ASGIApp:
     _check_json(exchange)
     found = await service_calls.property_values(exchange, thing_id)
     return json_reply({name: value["value"] for name, value in found.items()})
+
+
+async def _read_several(exchange: Exchange) -> ASGIApp:
+    """An object of names and values, of the names that the body lists (readmultipleproperties)."""
+    given = await exchange.json()
+    names = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+    if not names or names != given:
+        raise Invalid("a list of property names is needed")
+    _check_json(exchange)
+    return json_reply(await service_calls.some_values(exchange, exchange.params["id"], names))
 
 
 async def _write(exchange: Exchange) -> ASGIApp:

@@ -25,13 +25,12 @@ from bindings.http.routing import Documented, Route
 from bindings.http.sse import Spelling, event_bytes
 from runtime.ports import Pattern, Publication
 from things.addresses import Kind, TwinID, is_twin
-from things.errors import Invalid, SkepError, UnknownName, UnknownThing
+from things.errors import Invalid, UnknownName, UnknownThing
 from things.jsontext import encode
 from things.times import parse_time
 
 _REPLAY_PAGE = 500
 _STORED = (Kind.EVENT, Kind.PROPERTY)
-_PRESENCE = frozenset({"online", "lastSeen", "skep:online", "skep:lastSeen"})
 
 
 def routes() -> list[Route]:
@@ -342,36 +341,9 @@ def _latest(exchange: Exchange, wanted: Wanted, spelling: Spelling) -> Prelude:
                     await asyncio.sleep(0)
                     continue
                 await write(event_bytes(publication, spelling, publication.row_id))
-            for publication in await _presence(exchange, pattern):
-                await write(event_bytes(publication, spelling, 0))
         channel.holding = False
 
     return latest
-
-
-async def _presence(exchange: Exchange, pattern: Pattern) -> list[Publication]:
-    """`online` and `lastSeen` of a Thing that a subscription names: computed, so that no latest value holds them."""
-    if pattern.agent is None or pattern.thing is None or pattern.kind not in (None, Kind.PROPERTY):
-        return []
-    thing_id = f"dtw:{pattern.agent}:{pattern.thing}"
-    twin = TwinID.parse(thing_id)
-    try:
-        found = await service_calls.property_values(exchange, thing_id)
-    except SkepError:
-        return []  # not there, or not for this caller: its subscription stands, and stays silent
-    return [
-        Publication(
-            twin=twin,
-            thing_id=thing_id,
-            kind=Kind.PROPERTY,
-            name=name,
-            value=document["value"],
-            payload=encode(document["value"]),
-            created=parse_time(document["created"]) if "created" in document else exchange.context.sink.clock(),
-        )
-        for name, document in found.items()
-        if name in _PRESENCE and pattern.name in (None, name) and not document.get("rowID")
-    ]
 
 
 def _spelled(row: dict[str, Any], spelling: Spelling) -> bytes:

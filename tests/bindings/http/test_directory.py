@@ -104,6 +104,16 @@ async def test_what_is_no_td_is_refused_and_leaves_nothing(
         assert all(error["field"] and error["description"] for error in reply.json()["validationErrors"])
 
 
+async def test_a_repeated_key_is_named_where_it_stands(lamps: House) -> None:
+    async with lamps.client("manager1") as manager:
+        body = b'{"title": "a", "properties": {"x": {"type": "string", "type": "number"}}}'
+        reply = await manager.put("/things/urn:example:gate", content=body, headers=TD_JSON)
+
+    assert (reply.status_code, reply.json()["code"]) == (400, "malformed")
+    assert [error["pointer"] for error in reply.json()["errors"]] == ["#/properties/x/type"]
+    assert [error["field"] for error in reply.json()["validationErrors"]] == ["/properties/x/type"]
+
+
 async def test_only_managers_write_and_nobody_writes_twins(lamps: House) -> None:
     async with lamps.client("viewer1") as viewer, lamps.client("admin1") as admin, lamps.client("lights") as lights:
         assert (await viewer.put("/things/urn:x:1", json=gate())).status_code == 403

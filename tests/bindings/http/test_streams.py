@@ -498,8 +498,22 @@ async def test_latest_values_of_a_named_thing_begin_with_whether_it_is_online(la
         path = "/stream?thing=dtw:lights:lamp&kind=property&latest=true"
         async with viewer.stream("GET", path, headers=SSE) as response:
             events = Events(response)
-            found = [await events.data() for _ in range(2)]
-    assert {one["name"]: one["value"] for one in found} == {"level": 6, "online": False}
+            found = [await events.data() for _ in range(3)]
+    values = {one["name"]: one["value"] for one in found}
+    assert values.pop("lastSeen") <= found[0]["created"]
+    assert values == {"level": 6, "online": False}
+
+
+async def test_latest_values_of_all_things_hold_whether_each_is_online(lamps: House) -> None:
+    async with lamps.client("viewer1") as viewer:
+        path = "/stream?kind=property&name=online&latest=true"
+        async with viewer.stream("GET", path, headers=SSE) as response:
+            events = Events(response)
+            found: dict[str, bool] = {}
+            while not found.keys() >= {"dtw:lights:lamp", "dtw:directory:things"}:
+                event = await events.data()
+                found[event["thingID"]] = event["value"]
+    assert (found["dtw:lights:lamp"], found["dtw:directory:things"]) == (False, True)
 
 
 def test_statuses_wait_in_the_ledger_while_a_stream_has_no_room() -> None:
@@ -527,11 +541,12 @@ async def test_returning_client_gets_what_it_missed_and_then_the_latest_values(l
 
         async with viewer.stream("GET", path, headers={**SSE, "last-event-id": last["id"]}) as response:
             events = Events(response)
-            found = [await events.data() for _ in range(4)]
+            found = [await events.data() for _ in range(5)]
 
-    assert [(one["name"], one["value"]) for one in found] == [
+    assert [(one["name"], one["value"]) for one in found[:4]] == [
         ("overheated", 99),
         ("level", 2),
         ("level", 2),
         ("online", False),
     ]
+    assert found[4]["name"] == "lastSeen"

@@ -163,6 +163,26 @@ async def test_several_properties_are_written_as_one_request_each(lamps: House) 
         assert reply.status_code == 204
 
 
+async def test_properties_that_a_list_names_are_read_at_once(lamps: House) -> None:
+    path = f"{LAMP_PATH}/properties"
+    async with lamps.client("lights") as lights, lamps.client("viewer1") as viewer:
+        await lights.post("/agent/things/lamp/properties", json={"level": 5, "mode": "warm", "temperature": 21.5})
+        td = (await viewer.get(LAMP_PATH)).json()
+        (form,) = [
+            form for form in td["forms"] if form["op"] == ["readmultipleproperties"] and "htv:methodName" in form
+        ]
+
+        found = await viewer.request(form["htv:methodName"], form["href"], json=["mode", "online", "mode"])
+        unknown = await viewer.post(path, json=["mode", "colour"])
+        refused = [await viewer.post(path, json=body) for body in ([], {"mode": 1}, [7], "mode")]
+        stranger = await lamps.client().post(path, json=["mode"])
+
+    assert (found.status_code, found.json()) == (200, {"mode": "warm", "online": False})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown-name")
+    assert {(reply.status_code, reply.json()["code"]) for reply in refused} == {(400, "invalid")}
+    assert stranger.status_code == 401
+
+
 async def test_an_operator_may_not_write_properties(lamps: House) -> None:
     async with lamps.client("operator1") as operator:
         reply = await operator.put(f"{LAMP_PATH}/properties/level", json=50)
@@ -187,6 +207,7 @@ async def test_action_is_accepted_at_once_and_its_status_followed(lamps: House) 
             path = f"/agent/status/{request['requestID']}"
             assert (await lights.post(path, json={"state": "running", "progress": 40})).status_code == 204
             running = (await operator.get(status["href"])).json()
+            assert running["timeRequested"] == status["timeRequested"]
             assert (running["status"], running["progress"]) == ("running", 40)
             assert (await lights.post(path, json={"state": "completed", "output": "done"})).status_code == 204
             late = await lights.post(path, json={"state": "running"})

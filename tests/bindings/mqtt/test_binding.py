@@ -63,6 +63,8 @@ async def test_new_subscribers_get_the_latest_values_and_tds_retained_and_never_
 
     assert {message.retain for message in received.values()} == {True}
     assert received["things/lights/lamp/property/level"].value == 2
+    assert isinstance(received["things/lights/lamp/property/online"].value, bool)
+    assert received["things/lights/lamp/property/lastSeen"].value.endswith("Z")
     assert received["things/lights/lamp/td"].value["id"] == TWIN
     assert not [topic for topic in received if "/event/" in topic]
 

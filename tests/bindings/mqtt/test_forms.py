@@ -61,5 +61,6 @@ async def test_a_twins_td_over_mqtt_carries_forms_with_the_address_listened_on(t
     port = lamp.binding.addresses[0][1]
     (form,) = td["events"]["touched"]["forms"]
     assert form["href"] == f"mqtt://127.0.0.1:{port}/things/lights/lamp/event/touched"
-    assert {"client", "callerRef"} <= set(td["uriVariables"])
+    assert {"client", "callerRef"} == set(td["actions"]["fade"]["uriVariables"])
+    assert "uriVariables" not in td
     assert td["actions"]["fade"]["forms"][0]["op"] == ["invokeaction"]

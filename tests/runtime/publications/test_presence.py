@@ -80,7 +80,9 @@ async def test_after_a_start_nobody_is_here_and_each_is_remembered(tmp_path: Pat
         await h.publish_td("mill", "pump")
         watched = Watched(h)
 
-        assert watched.presence.properties(PUMP_ID) == {"online": False}
+        described = h.twin.directory.get(PUMP_ID)
+        assert described is not None
+        assert watched.presence.properties(PUMP_ID) == {"online": False, "lastSeen": rfc3339(described.created)}
         watched.presence.restore("mill", 500_000)
 
         assert watched.presence.of("mill") == Seen(False, 500_000)
