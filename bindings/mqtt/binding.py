@@ -32,7 +32,7 @@ from bindings.mqtt.engines.seam import (
 )
 from bindings.mqtt.forms import forms_of
 from bindings.mqtt.groups import Groups
-from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedDeliveries
+from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedRows, missed_by
 from bindings.mqtt.positions import Positions
 from bindings.mqtt.publishes import Publishes
 from bindings.mqtt.reasons import SERVER_BUSY, filter_reason, reason_code
@@ -94,16 +94,15 @@ class MqttBinding:
         """Deliveries given up, by kind."""
         self._publishes: Publishes
         self._depth = depth
-        self._missed: MissedDeliveries
+        self._missed: MissedRows
         self.addresses: Sequence[tuple[str, int]] = ()
         """(host, port) of each listener; set when serving."""
 
     async def serve(self, sink: Sink, *, task_status: TaskStatus[None]) -> None:
         """Serve until cancelled; reports started when every listener is up."""
         self._sink = sink
-        self._groups = Groups(sink.sessions, sink.new_id, self._group_positions)
         self._publishes = Publishes(sink)
-        self._missed = MissedDeliveries(sink, self._depth, self._groups)
+        self._missed = MissedRows(sink, self._depth)
         try:
             await self._served(task_status)
         finally:
@@ -114,6 +113,8 @@ class MqttBinding:
 
     async def _served(self, task_status: TaskStatus[None]) -> None:
         async with anyio.create_task_group() as tasks:
+            sink = self._sink
+            self._groups = Groups(sink.sessions, sink.new_id, self._group_positions, self._missed, tasks.start_soon)
 
             async def serve_engine(*, task_status: TaskStatus[Listening]) -> None:
                 await self._engine.serve(self, task_status=task_status)
@@ -334,9 +335,11 @@ class MqttBinding:
         return self._sink.sessions.told_row
 
     async def missed(
-        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, *, is_first: bool
     ) -> Missed:
-        return await self._missed.after(self._clients.get(link), filters, after, limit, is_first=is_first)
+        session = self._clients.get(link)
+        found = session and await missed_by(session, filters, after, self._missed, is_first=is_first)
+        return found or Missed(deliveries=(), last_row=self.told_row, has_more=False)
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         self._dropped[message.flow] += 1

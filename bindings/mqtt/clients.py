@@ -199,6 +199,11 @@ class ClientSession:
             return Grant(qos=options.qos)
         return Grant(qos=options.qos, latest=self._latest(parsed.patterns, options))
 
+    def patterns(self, text: str) -> Sequence[Pattern]:
+        """What a filter below `things/` stands for; none for any other."""
+        subscription = self._things.get(text)
+        return () if subscription is None else subscription.patterns
+
     def _latest(self, patterns: Sequence[Pattern], options: SubscribeOptions) -> Iterator[Publish | None]:
         """Latest values that a filter asks for, each as it is and may be seen when it is made."""
         qos, ids = min(options.qos, 1), _ids(options)

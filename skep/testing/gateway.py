@@ -290,7 +290,7 @@ class Gateway:
         return 0
 
     async def missed(
-        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, *, is_first: bool
     ) -> Missed:
         return Missed(deliveries=(), last_row=after, has_more=False)
 

@@ -120,9 +120,11 @@ class SubscribeOptions:
 
 @record
 class Missed:
-    """A piece of what a kept session has missed: deliveries by rising row, and the row after which to go on."""
+    """A piece of what a kept session has missed: deliveries by rising row, and the row after which to go on.
 
-    deliveries: Sequence[Publish]
+    They are made as they are iterated, as those of a `Grant`; None is a step that found nothing."""
+
+    deliveries: Iterable[Publish | None]
     last_row: int
     has_more: bool
 
@@ -136,8 +138,6 @@ class Grant:
 
     qos: int
     latest: Iterable[Publish | None] = ()
-    owed_since: int | None = None
-    """A row after which the filter has missed what it matches (`Gate.missed`); None: nothing."""
 
 
 class Link(Protocol):
@@ -157,8 +157,8 @@ class Link(Protocol):
     @property
     def protocol_level(self) -> int: ...
     @property
-    def is_behind(self) -> bool:
-        """It is being given what its session has missed (`Gate.missed`); what is pushed with a row follows that."""
+    def has_room(self) -> bool:
+        """What is pushed now is sent at once, and need not wait for the client."""
         ...
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
@@ -234,11 +234,12 @@ class Gate(Protocol):
         ...
 
     async def missed(
-        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, *, is_first: bool
     ) -> Missed:
-        """What the filters of QoS 1 and 2 of a kept session matched after a row, looked up and judged anew; at most
-        `limit` deliveries. `is_first`: it begins to catch up, within the bounds of time and bytes; whatever lies beyond
-        them is left out and said. What is told later than the last row of the last piece is pushed."""
+        """The next piece of what the filters of QoS 1 and 2 of a kept session matched after a row, looked up and judged
+        anew; some hundred rows at most, and some hundred KiB. `is_first`: it begins to catch up, within the bounds of
+        time and bytes; whatever lies beyond them is left out and said. What is told later than the last row of the last
+        piece is pushed."""
         ...
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:

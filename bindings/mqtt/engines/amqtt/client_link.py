@@ -214,9 +214,9 @@ class ClientLink:
     # ------------------------------------------------------------ to the client
 
     @property
-    def is_behind(self) -> bool:
-        """No session outlives its connection here."""
-        return False
+    def has_room(self) -> bool:
+        """What is pushed now is sent at once."""
+        return not self.is_closed and not self._outbox and self._can_send(self._max_qos)
 
     def push(self, message: Publish, delivered: Delivered = None) -> bool:
         if self.is_closed:

@@ -124,9 +124,9 @@ class Connection(asyncio.Protocol):
         return str(own[0]) if isinstance(own, tuple) else None
 
     @property
-    def is_behind(self) -> bool:
-        """It is being given what its session has missed."""
-        return self.session.behind is not None
+    def has_room(self) -> bool:
+        """What is pushed now is sent at once."""
+        return self.is_open and self._deliveries.has_room
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
         """Send one delivery, or queue it as its flow says; False: not taken."""

@@ -1,7 +1,7 @@
 """What one connection sends its client: in flight within the window, the rest in the outbox, latest values last.
 
 Order: what an earlier connection left in flight, then what was queued, then what a kept session has missed
-(`bindings.mqtt.engines.native.behind`), then the latest values of new subscriptions; the last two are made a few in a
+(`bindings.mqtt.behind`), then the latest values of new subscriptions; the last two are made a few in a
 turn of the loop as the client keeps up, and latest values skip topics that were delivered since.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
+from bindings.mqtt.behind import Behind
 from bindings.mqtt.engines.codec.encoding import DUPLICATE, encode_ack, encode_publish
 from bindings.mqtt.engines.codec.packets import PUBREC, Kind
 from bindings.mqtt.engines.codec.reasons import Reason, protocol_error
 from bindings.mqtt.engines.latest import Latest
-from bindings.mqtt.engines.native.behind import Behind
 from bindings.mqtt.engines.native.negotiated import Terms
 from bindings.mqtt.engines.native.sessions import InFlight, Session, Step
 from bindings.mqtt.engines.native.shared import Shared
@@ -73,6 +73,16 @@ class Deliveries:
         self._resend = deque(session.in_flight) if session.in_flight else None
         self._latest: Latest | None = None
 
+    @property
+    def has_room(self) -> bool:
+        """A delivery that is pushed now is sent at once."""
+        session = self._session
+        return (
+            not (self._writer.paused or session.outbox or self._resend)
+            and len(session.in_flight) < self._window
+            and session.in_flight_bytes < self._shared.limits.max_queued_bytes
+        )
+
     def push(self, message: Publish, delivered: Callable[[], None] | None) -> bool:
         """Send one delivery, or queue it as its flow says; False: not taken."""
         session = self._session
@@ -120,19 +130,6 @@ class Deliveries:
         self._shared.counts["dropped"] += 1
         self._shared.gate.dropped(self._link, message, reason)
 
-    def owe(self, topic_filter: str, row_id: int) -> None:
-        """Give a filter what it has missed after a row, too; others go on where they are."""
-        session = self._session
-        filters = session.filters
-        position = session.position(self._shared.gate.told_row)
-        if row_id < position:
-            for text, options in list(filters.items()):
-                if options.since_row < position:
-                    filters[text] = replace(options, since_row=position)
-            session.behind = Behind(row_id)
-            session.dirty = True
-        filters[topic_filter] = replace(filters[topic_filter], since_row=row_id)
-
     def add_latest(self, topic_filter: str, values: Iterable[Publish | None]) -> None:
         """Send the latest values of a new subscription when `drain` comes to them; None is a step that found none."""
         if values:
@@ -165,22 +162,22 @@ class Deliveries:
             return self._send_missed(behind, steps, until)
         return self._send_latest(steps, until)
 
-    def _send_missed(self, behind: Behind, steps: int, until: float) -> tuple[int, bool]:
+    def _send_missed(self, behind: Behind[Publish], steps: int, until: float) -> tuple[int, bool]:
         shared, session, done = self._shared, self._session, 0
         if behind.is_reading:
             return 0, False
         while done < steps and perf_counter() < until:
-            message = behind.next
+            message = behind.step()
             if message is None:
-                held = behind.end_piece()
-                if held is None:
-                    behind.begin()
-                    shared.start(self._read(behind))
-                    return done, False
-                session.behind = None
-                for each in held:
-                    self.push(each, None)
-                return done + 1, self._latest is not None
+                done += 1
+                if behind.has_piece:
+                    continue
+                if behind.is_over:
+                    session.behind = None
+                    return done, self._latest is not None
+                behind.begin(shared.gate.rights)
+                shared.start(self._read(behind))
+                return done, False
             if self._writer.paused or (message.qos and not self._has_room(message)):
                 return done, False
             done += 1
@@ -196,13 +193,11 @@ class Deliveries:
             self._send(message, None, message.expiry_s)
         return done, True
 
-    async def _read(self, behind: Behind) -> None:
+    async def _read(self, behind: Behind[Publish]) -> None:
         """Get the next piece of what was missed; the link may have gone when it comes."""
-        gate, session, rights = self._shared.gate, self._session, self._shared.gate.rights
+        gate, session = self._shared.gate, self._session
         try:
-            piece = await gate.missed(
-                self._link, session.filters, behind.position, behind.limit, is_first=behind.is_first
-            )
+            piece = await gate.missed(self._link, session.filters, behind.position, is_first=behind.is_first)
         except Exception:
             # What cannot be read now may be later: the session keeps its place, and its client comes back.
             log.exception("what a session has missed cannot be read", extra={"client": self._link.client_id})
@@ -210,7 +205,7 @@ class Deliveries:
                 self._link.close(Closed.LOST)
             return
         if session.behind is behind:
-            behind.came(piece, rights)
+            behind.came(piece.deliveries, piece.last_row, has_more=piece.has_more)
             session.dirty = True
             self.drain()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from bindings.mqtt.engines.native.behind import Behind
+from bindings.mqtt.behind import Behind
 from bindings.mqtt.engines.outbox import Outbox
 from bindings.mqtt.engines.seam import Closed, Flow, Link, Outcome, Publish, SubscribeOptions
 from things.identity import Principal
@@ -56,7 +56,7 @@ class DepartedLink:
     local: None = None
 
     @property
-    def is_behind(self) -> bool:
+    def has_room(self) -> bool:
         return False
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
@@ -89,7 +89,7 @@ class ParkedLink:
         """It has no connection."""
 
     @property
-    def is_behind(self) -> bool:
+    def has_room(self) -> bool:
         return False
 
     def push(self, message: Publish, delivered: Callable[[], None] | None = None) -> bool:
@@ -150,7 +150,7 @@ class Session:
         self.outbox: Outbox | None = None
         self.cursor: int | None = None
         """The row up to which its client was given all, while it has no connection; None: nobody wrote it down."""
-        self.behind: Behind | None = None
+        self.behind: Behind[Publish] | None = None
         """Where it stands in history while it has a connection and is behind what is published."""
         self.parked: ParkedLink | None = None
         """Who it speaks to, while it has no connection."""

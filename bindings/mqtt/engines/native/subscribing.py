@@ -52,8 +52,6 @@ def subscribe(
             # [MQTT-3.8.4-3] what it has missed so far is still owed to a filter that is asked for again.
             since_row = standing.since_row if standing is not None and standing.qos else gate.told_row
             session.filters[topic_filter] = replace(options, since_row=since_row)
-            if grant.owed_since is not None:
-                deliveries.owe(topic_filter, grant.owed_since)
             session.dirty = True
             codes.append(grant.qos)
             grants[topic_filter] = grant
@@ -93,8 +91,6 @@ def resubscribe(link: Subscriber, gate: Gate, deliveries: Deliveries) -> None:
         if isinstance(grant, int):
             del filters[topic_filter]
             continue
-        if grant.owed_since is not None:
-            deliveries.owe(topic_filter, grant.owed_since)
         if options.retain_handling == 0:
             deliveries.add_latest(topic_filter, grant.latest)
 

@@ -133,7 +133,7 @@ class Recording:
         return 0
 
     async def missed(
-        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, *, is_first: bool
     ) -> Missed:
         return Missed(deliveries=(), last_row=after, has_more=False)
 

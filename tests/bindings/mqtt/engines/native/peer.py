@@ -54,11 +54,14 @@ class RecordingGate:
         self.history: list[Publish] = []
         """What was told, by rising row."""
         self.told_row = 0
-        self.asked: list[tuple[int, int]] = []
-        """Rows after which what was missed was asked for, and how much of it."""
+        self.asked: list[int] = []
+        """Rows after which what was missed was asked for."""
         self.reading = asyncio.Event()
         """Clear: what was missed is being read."""
         self.reading.set()
+        self.rights = 0
+        self.hidden: set[bytes] = set()
+        """Payloads that may not be delivered any more; whoever changes it changes `rights`."""
         self.refused_topics: dict[str, Outcome] = {}
         self.refused_filters: dict[str, int] = {}
         self.answer: Callable[[Publish], Awaitable[Outcome]] | None = None
@@ -132,12 +135,8 @@ class RecordingGate:
     def owed_s(self, link: Link) -> float:
         return 0.0
 
-    @property
-    def rights(self) -> int | None:
-        return 0
-
     def reviewed(self, link: Link, message: Publish) -> Publish | None:
-        return message
+        return None if message.payload in self.hidden else message
 
     def subscribe(self, link: Link, topic_filter: str, options: SubscribeOptions) -> Grant | int:
         self.note(f"subscribe {topic_filter}")
@@ -157,11 +156,11 @@ class RecordingGate:
         return self.keeps
 
     async def missed(
-        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, limit: int, *, is_first: bool
+        self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, *, is_first: bool
     ) -> Missed:
-        self.asked.append((after, limit))
+        self.asked.append(after)
         await self.reading.wait()
-        rows = [each for each in self.history if after < each.row_id <= self.told_row]
+        rows, limit = [each for each in self.history if after < each.row_id <= self.told_row], 16
         found = [each for each in rows[:limit] if each.topic in filters and filters[each.topic].qos]
         has_more = len(rows) > limit
         return Missed(

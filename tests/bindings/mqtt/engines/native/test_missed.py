@@ -104,6 +104,25 @@ async def test_what_is_told_while_history_is_read_comes_once_and_behind_it() -> 
             assert await given(client, 1) == [b"live"]
 
 
+async def test_what_was_told_while_history_was_read_is_judged_when_it_is_sent() -> None:
+    async with serving(Limits(max_inflight=1)) as served:
+        await left(served)
+        served.gate.tell(*numbered(2))
+        served.gate.reading.clear()
+        async with served.client() as client:
+            await client.connect(clean=False)
+            await served.gate.until(lambda: bool(served.gate.asked))
+            served.gate.tell(*numbered(3, 2))
+            served.gate.reading.set()
+            assert await given(client, 2) == numbered(2)
+
+            served.gate.hidden, served.gate.rights = {b"3"}, 1
+
+            assert await given(client, 2) == [b"2", b"4"]
+            served.gate.tell(b"live")
+            assert await given(client, 1) == [b"live"]
+
+
 async def test_a_client_that_leaves_while_it_catches_up_goes_on_where_it_was() -> None:
     async with serving(Limits(max_inflight=2)) as served:
         await left(served)
