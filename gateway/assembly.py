@@ -39,6 +39,7 @@ from gateway.core_settings import core_settings
 from gateway.descriptors import raise_limit, shared_out
 from gateway.engines import mqtt_engine
 from gateway.exposition import Exposition
+from gateway.folder_figures import FolderFigures
 from gateway.health import Condition
 from gateway.holdings import SessionHoldings
 from gateway.home import gateway_id
@@ -174,8 +175,10 @@ class Assembly:
         )
         if (problem := self.descriptors.problem) is not None:
             log.warning("fewer connections than configured", extra={"detail": problem})
+        figures = FolderFigures(stores.home)
         condition = Condition(
             stores=stores,
+            figures=figures,
             certificates=self.certificates,
             descriptors=self.descriptors,
             counters=self.runtime.metrics,
@@ -209,6 +212,7 @@ class Assembly:
             tls=tls if config.http.https else None,
             accounts=stores.authenticator,
             health=Health(
+                refresh=figures.refresh,
                 ready=condition.not_ready,
                 warnings=condition.warnings,
                 metrics=Exposition(condition.metrics).encoded,

@@ -1,17 +1,14 @@
 """How a gateway is: why it is not ready, what its owner should know, and its metrics."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from prometheus_client.core import Metric
 
 from authn.certificates import Certificates
 from gateway.descriptors import Descriptors
-from gateway.inventory import read_notes
+from gateway.folder_figures import FolderFigures
 from gateway.stores import Stores
 from runtime.metrics import Metrics, gauge, histogram, labelled
 
@@ -35,6 +32,7 @@ class Condition:
     """What the health pages ask of one runtime."""
 
     stores: Stores
+    figures: FolderFigures
     certificates: Certificates
     descriptors: Descriptors
     counters: Metrics
@@ -63,7 +61,9 @@ class Condition:
             found["clock"] = problem
         if (problem := self.descriptors.problem) is not None:
             found["descriptors"] = problem
-        for number, note in enumerate(read_notes(self.stores.home), 1):
+        if (problem := self.figures.problem) is not None:
+            found["disk"] = problem
+        for number, note in enumerate(self.figures.last.notes, 1):
             found[f"store-{number}"] = f"{note.store}: {note.detail} (seen? skep stores clear)"
         for chore in self.chores:
             found.update(chore.warnings())
@@ -98,7 +98,7 @@ class Condition:
         )
 
     def _of_stores(self) -> Iterator[Metric]:
-        twin, home = self.stores.twin, self.stores.home
+        twin, figures = self.stores.twin, self.figures.last
         writers = {("history",): twin.history.writer, ("twin",): twin.database.writer}
         yield histogram(
             "skep_commit_seconds",
@@ -121,24 +121,13 @@ class Condition:
         yield gauge(
             "skep_stores_set_aside",
             "Stores that were missing, shortened or set aside, and not cleared yet.",
-            len(read_notes(home)),
+            len(figures.notes),
         )
         yield labelled(
             "skep_file_bytes",
             "Bytes of files in the data folder, the lake apart.",
             ("what",),
-            {("history",): _bytes_of(home / "history"), ("databases",): _bytes_of(home)},
+            {("history",): figures.history_bytes, ("databases",): figures.database_bytes},
         )
-        with suppress(OSError):
-            yield gauge("skep_disk_free_bytes", "Free on the disk of the data folder.", shutil.disk_usage(home).free)
-
-
-def _bytes_of(folder: Path) -> int:
-    """Of the files in a folder, those of folders in it apart: one file a day, and a few."""
-    total = 0
-    with suppress(OSError):
-        for file in folder.iterdir():
-            with suppress(OSError):
-                if file.is_file():
-                    total += file.stat().st_size
-    return total
+        if figures.free_bytes is not None:
+            yield gauge("skep_disk_free_bytes", "Free on the disk of the data folder.", figures.free_bytes)

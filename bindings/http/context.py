@@ -1,11 +1,12 @@
 """What all handlers of the binding share, put together once when it starts."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anyio import CapacityLimiter
+from anyio.lowlevel import checkpoint
 
 from bindings.http.channels import CollectingChannel, QueueChannel, StreamChannel, StreamCount
 from bindings.http.config import HttpConfig
@@ -95,6 +96,8 @@ class Health:
     """What the health pages ask. `ready` gives the reasons why the runtime is not ready; none means ready."""
 
     live: Callable[[], bool] = lambda: True
+    refresh: Callable[[], Awaitable[None]] = checkpoint
+    """Brings up to date what takes longer to learn than an answer may; awaited before the others are asked."""
     ready: Callable[[], Mapping[str, str]] = dict
     warnings: Callable[[], Mapping[str, str]] = dict
     metrics: Callable[[str], tuple[bytes, str]] = lambda accept: (b"", "text/plain")

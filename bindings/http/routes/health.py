@@ -32,6 +32,7 @@ async def _live(exchange: Exchange) -> ASGIApp:
 
 
 async def _ready(exchange: Exchange) -> ASGIApp:
+    await exchange.context.health.refresh()
     reasons = dict(exchange.context.health.ready())
     body: dict[str, object] = {"ready": not reasons, "reasons": reasons}
     warnings = dict(exchange.context.health.warnings())
@@ -44,6 +45,7 @@ async def _metrics(exchange: Exchange) -> ASGIApp:
     """Open to this machine; others need an account."""
     if exchange.is_anonymous and not _is_local(exchange):
         raise Unauthenticated("log in first")
+    await exchange.context.health.refresh()
     content, media_type = exchange.context.health.metrics(exchange.headers.get("accept") or "")
     return Response(content, media_type=media_type)
 
