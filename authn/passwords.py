@@ -10,13 +10,13 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from authn.weak_passwords import is_the_name, is_tried_first
 from things.bounded import Recent
 from things.errors import Invalid, RateLimited
 
@@ -34,29 +34,6 @@ PASSES, MEMORY_KIB = 2, 19 * 1_024
 """OWASP's smallest argon2id setting, with one lane; the library's default takes 0.3 s a login."""
 
 _T = TypeVar("_T")
-
-_TRIED_FIRST = """
-    password password1 password12 password123 passw0rd p@ssword p@ssw0rd pa55word passwort passw0rt wachtwoord
-    motdepasse contraseña qwertyui qwertyuiop qwerty12 qwerty123 qwertz123 azertyuiop asdfghjk asdfghjkl 1q2w3e4r
-    1q2w3e4r5t 1qaz2wsx zaq12wsx zxcvbnm1 iloveyou iloveyou1 sunshine princess football baseball superman
-    batman123 dragon123 monkey123 letmein1 letmein123 welcome1 welcome123 admin123 admin1234 administrator
-    rootroot root1234 toor1234 changeme changeme1 changeit default1 default123 secret123 secretsecret master123
-    trustno1 starwars whatever computer internet michelle jennifer jordan23 charlie1 abcd1234 abc12345 a1b2c3d4
-    aa123456 test1234 testtest guest123 raspberry raspberrypi homeassistant mosquitto gateway1 gateway123
-    11223344 12341234 12121212 10203040 147258369 123123123 987654321 0987654321 1234567890 123456789a
-"""
-_COMMON = frozenset(_TRIED_FIRST.split())
-_WORDS = """
-    password passwort passwd pass welcome willkommen summer winter spring autumn fall sommer herbst admin administrator
-    root user guest test qwerty qwertz azerty letmein changeme default secret login master hello monday friday
-    january february march april may june july august september october november december company gateway
-    raspberry raspberrypi homeassistant mosquitto skep device sensor iloveyou sunshine princess dragon monkey football
-"""
-_STEMS = frozenset(_WORDS.split())
-_SPELLED = str.maketrans("@0134578$!|", "aoleastbsil")
-"""How letters are written as digits and signs by people, and by every program that guesses."""
-_MOST_AROUND = 5
-"""Digits and signs around a word that make it no harder: a year and an exclamation mark."""
 
 
 class Passwords:
@@ -134,10 +111,9 @@ def checked_password(password: object, account: str) -> str:
         raise Invalid(f"the password is too short; use at least {MIN_CHARS} characters, better 15")
     if size > MAX_BYTES:
         raise Invalid(f"the password is longer than {MAX_BYTES} bytes")
-    plain = password.strip().lower()
-    if plain in _COMMON or _is_a_run(plain) or _is_a_word_with_a_tail(plain):
+    if is_tried_first(password):
         raise Invalid("the password is one of those tried first; choose another")
-    if len(account) >= 3 and plain.replace(account, "") in {"", "1", "12", "123", "1234", "!", "password"}:
+    if is_the_name(password, account):
         raise Invalid("the password is the account's own name; choose another")
     if looks_like_token(password):
         raise Invalid("the password has the form of a token; choose another")
@@ -147,21 +123,3 @@ def checked_password(password: object, account: str) -> str:
 def looks_like_token(secret: str) -> bool:
     """Whether `secret` has the form of a JSON Web Token, which is accepted where a password is expected."""
     return secret.startswith("eyJ") and secret.count(".") == 2
-
-
-def _is_a_word_with_a_tail(text: str) -> bool:
-    """Whether it is a word that everybody takes, with a few digits and signs behind it or in front: Summer2026!,
-    P@ssw0rd1."""
-    for word in {text, text.translate(_SPELLED)}:
-        core = word.strip("0123456789!?.,;:-_+*#$%&/()=@ ")
-        if core in _STEMS and len(text) - len(core) <= _MOST_AROUND:
-            return True
-    # The signs at the end are those of the text itself: in `passw0rd1!` only the one in the word is a letter.
-    ends = len(text.rstrip("0123456789!?.,;:-_+*#$%&/()=@ "))
-    return text[:ends].translate(_SPELLED) in _STEMS and len(text) - ends <= _MOST_AROUND
-
-
-def _is_a_run(text: str) -> bool:
-    """Whether all characters are equal, or each follows its neighbour (12345678, hgfedcba), or two take turns."""
-    steps = {ord(later) - ord(earlier) for earlier, later in pairwise(text)}
-    return (len(steps) <= 1 and steps <= {-1, 0, 1}) or len(set(text)) <= 2

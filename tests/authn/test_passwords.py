@@ -1,6 +1,7 @@
 """A right password costs its work once a minute, a wrong one every time."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx2
@@ -8,6 +9,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from authn.passwords import MAX_WAITING, PROVEN_S, Passwords, checked_password
+from authn.weak_passwords import is_tried_first
 from tests.support import skep
 from things.errors import Invalid, RateLimited
 
@@ -103,6 +105,23 @@ async def test_basic_logins_of_one_account_leave_the_others_theirs(tmp_path: Pat
 def test_common_words_with_a_tail_are_no_passwords(weak: str) -> None:
     with pytest.raises(Invalid, match="tried first"):
         checked_password(weak, "vera")
+
+
+@pytest.mark.parametrize(
+    "weak",
+    ["liverpool", "Jonathan", " basketball ", "12qwaszx", "b@sk3tb@ll", "fallen_angel", "raspberrypi", "12345678"],
+)
+def test_what_people_take_most_is_no_password(weak: str) -> None:
+    with pytest.raises(Invalid, match="tried first"):
+        checked_password(weak, "vera")
+
+
+def test_no_password_takes_long_to_judge() -> None:
+    began = time.process_time()
+    for hostile in ("4@8({[<369!1|0$5+7%2" * 51, "a" * 1_000, "@" * 1_024, "passw0rd" * 128):
+        is_tried_first(hostile)
+
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(
