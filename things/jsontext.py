@@ -34,7 +34,8 @@ def decode(text: bytes | str, *, max_bytes: int = MAX_MESSAGE_BYTES, max_depth: 
     raw = text if isinstance(text, bytes) else text.encode()
     if len(raw) > max_bytes:
         raise TooLarge(max_bytes)
-    _check_depth(raw, max_depth)
+    if raw.count(b"[") + raw.count(b"{") > max_depth:
+        _check_nesting(_STRINGS.sub(b"", raw), max_depth)
     return _value(raw)
 
 
@@ -67,11 +68,6 @@ def nesting(value: JSONValue) -> int:
             deepest = max(deepest, level)
             waiting.extend((member, level + 1) for member in (one.values() if isinstance(one, dict) else one))
     return deepest
-
-
-def _check_depth(raw: bytes, max_depth: int) -> None:
-    if raw.count(b"[") + raw.count(b"{") > max_depth:
-        _check_nesting(_STRINGS.sub(b"", raw), max_depth)
 
 
 def _check_nesting(bare: bytes, max_depth: int) -> None:

@@ -26,6 +26,10 @@ MAX_TD_DEPTH = 32
 OPEN_TDS = 3_072
 """How many Things' documents and validators are kept ready; the others are read again from their text when asked."""
 
+RANGED_TYPES = frozenset({"number", "integer", "string"})
+"""A published value of these types may lie outside its bounds: it is stored and flagged. Booleans have no range, and
+what is wrong inside an object or array is a matter of its shape, for which it is refused."""
+
 _PLURALS = {Kind.PROPERTY: "properties", Kind.ACTION: "actions", Kind.EVENT: "events"}
 
 
@@ -286,5 +290,4 @@ def _fits_type(value: object, type_: str | None) -> bool:
         case "string":
             return isinstance(value, str)
         case _:
-            # Booleans have no range, and what is wrong inside an object or array is a matter of its shape.
-            return False
+            return False  # not one of RANGED_TYPES

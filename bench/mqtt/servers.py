@@ -65,6 +65,9 @@ class OpenGate:
             receiver.push(message)
         return self._accepted
 
+    def refused(self, link: Link, message: Publish, error: Exception) -> Outcome:
+        raise error
+
     def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         return self.received(link, message)
 

@@ -287,10 +287,13 @@ class MqttBinding:
     def owed_s(self, link: Link) -> float:
         return self._sink.owed_s(link.principal)
 
-    def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+    def received(self, link: Link, message: Publish) -> Awaitable[object]:
         return self._publishes.received(self._clients.get(link), link, message)
 
-    def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+    def refused(self, link: Link, message: Publish, error: Exception) -> Outcome:
+        return self._publishes.refusal(self._clients.get(link), link, message, error)
+
+    def will(self, link: Link, message: Publish) -> Awaitable[object]:
         session = self._clients.get(link)
         if session is None:
             # Its client is long gone: nothing is to be sent to it, so the register need not know of it.
@@ -300,7 +303,7 @@ class MqttBinding:
             log.info(
                 "a will was dropped: its account or credential is no more", extra={"account": link.principal.account}
             )
-            return self._publishes.refused_will()
+            return self._publishes.dropped_will()
         session.principal = principal
         return self._publishes.received(session, link, message)
 

@@ -6,7 +6,7 @@ after the values that came before it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +21,12 @@ class _Turn:
 class PublishOrder:
     """The order of one client's publishes; everything here returns at once unless there is something to wait for."""
 
-    __slots__ = ("_reporting", "_storing", "_turns", "unstarted")
+    __slots__ = ("_committing", "_reporting", "_storing", "_turns", "unstarted")
 
     def __init__(self) -> None:
         self.unstarted = 0
         """Publishes whose handling is a task that has not begun, so that what it waits for is not known yet."""
+        self._committing: asyncio.Future[Any] | None = None
         # An empty set takes three times the memory of an empty dict.
         self._storing: dict[asyncio.Future[Any], None] = {}
         self._reporting: asyncio.Lock | None = None
@@ -35,13 +36,11 @@ class PublishOrder:
         """Whether a value of the Thing need not wait: not for its TD, nor for what has not even begun."""
         return not self.unstarted and thing not in self._turns
 
-    def start_storing(self, stored: "asyncio.Future[Any]") -> None:
-        """Something is being stored until `end_storing`, or until the future is done."""
-        self._storing[stored] = None
-
-    def end_storing(self, stored: "asyncio.Future[Any]") -> None:
-        """It is stored, or never will be."""
-        self._storing.pop(stored, None)
+    def storing_until(self, committed: "asyncio.Future[Any]") -> None:
+        """A value or event is being stored until its commit. The last one is remembered alone: commits end in order,
+        and only one that was refused at once ends before those that wait."""
+        if not committed.done():
+            self._committing = committed
 
     @contextmanager
     def storing(self) -> Iterator[None]:
@@ -58,10 +57,15 @@ class PublishOrder:
         """Return when what came before is stored and told, in the order of the calls."""
         if self._reporting is None:
             self._reporting = asyncio.Lock()
-        if self._storing or self._reporting.locked():
+        if self._unstored() or self._reporting.locked():
             async with self._reporting:
-                if self._storing:
-                    await asyncio.wait(tuple(self._storing))
+                if unstored := self._unstored():
+                    await asyncio.wait(unstored)
+
+    def _unstored(self) -> "Sequence[asyncio.Future[Any]]":
+        if self._committing is not None and self._committing.done():
+            self._committing = None
+        return (*self._storing, *(() if self._committing is None else (self._committing,)))
 
     @asynccontextmanager
     async def describing(self, thing: str) -> AsyncIterator[None]:

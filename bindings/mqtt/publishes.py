@@ -7,16 +7,10 @@ clients), or raised when the same publish may succeed later, so that it is not a
 import asyncio
 import logging
 from collections.abc import Awaitable
-from functools import partial
 from typing import Any, assert_never
 
 from bindings.mqtt.clients import MQTT_5, ClientSession
-from bindings.mqtt.engines.seam import (
-    ACCEPTED,
-    Link,
-    Outcome,
-    Publish,
-)
+from bindings.mqtt.engines.seam import Link, Outcome, Publish
 from bindings.mqtt.inbox import Answer
 from bindings.mqtt.known_topics import KnownTopics, ValueTopic
 from bindings.mqtt.reasons import TEMPORARY, reason_code
@@ -58,15 +52,15 @@ class Publishes:
         self._sink = sink
         self._promised = asyncio.get_running_loop().create_future
         self._topics = KnownTopics()
-        self._accepted: asyncio.Future[Outcome] = self._promised()
-        self._accepted.set_result(ACCEPTED)
+        self._accepted: asyncio.Future[None] = self._promised()
+        self._accepted.set_result(None)
         self.count = 0
         """Publishes that came."""
         self.refused = 0
         """Those of them that were refused."""
 
-    def received(self, session: ClientSession | None, link: Link, publish: Publish) -> Awaitable[Outcome]:
-        """Handle one publish of a client; the outcome is its acknowledgement. Without a session it is refused.
+    def received(self, session: ClientSession | None, link: Link, publish: Publish) -> Awaitable[object]:
+        """Handle one publish of a client (`Gate.received`). Without a session it is refused.
 
         A value or event whose turn has come is stored in this step and without a task, since nothing but its commit is
         waited for; everything else waits its turn in a task."""
@@ -77,68 +71,31 @@ class Publishes:
             topic, order = self._topics.parse(session.principal.account, publish.topic), session.order
             if not isinstance(topic, ValueTopic) or not order.may_pass(topic.thing):
                 order.unstarted += 1
-                return self._handled_in_turn(session, link, publish, topic)
+                return self._handled_in_turn(session, publish, topic)
             committed = self._store(session, publish, topic)
         except Exception as error:
-            answer: asyncio.Future[Outcome] = self._promised()
-            self._answer_refused(session, link, publish, answer, error)
-            return answer
+            return self._raising(error)
         if committed is None:
             return self._accepted
-        answer = self._promised()
-        order.start_storing(answer)
-        committed.add_done_callback(partial(self._committed, session, link, publish, answer))
+        order.storing_until(committed)
+        return committed
+
+    def dropped_will(self) -> Awaitable[object]:
+        """The end of a will that its account may not leave any more."""
+        return self._raising(Forbidden())
+
+    def _raising(self, error: Exception) -> Awaitable[object]:
+        answer: asyncio.Future[None] = self._promised()
+        answer.set_exception(error)
         return answer
 
-    def refused_will(self) -> Awaitable[Outcome]:
-        """The outcome of a will that its account may not leave any more."""
-        self.refused += 1
-        answer: asyncio.Future[Outcome] = self._promised()
-        answer.set_result(Outcome(reason_code=reason_code(Forbidden()), error_code=Forbidden.code))
-        return answer
-
-    def _committed(
-        self,
-        session: ClientSession,
-        link: Link,
-        publish: Publish,
-        answer: "asyncio.Future[Outcome]",
-        committed: "asyncio.Future[Any]",
-    ) -> None:
-        session.order.end_storing(answer)
-        error = committed.exception()
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(ACCEPTED)
-        else:
-            self._answer_refused(session, link, publish, answer, error)
-
-    def _answer_refused(
-        self,
-        session: ClientSession | None,
-        link: Link,
-        publish: Publish,
-        answer: "asyncio.Future[Outcome]",
-        error: BaseException,
-    ) -> None:
-        try:
-            answer.set_result(self._refuse(session, link, publish, error))
-        except SkepError as refusal:
-            answer.set_exception(refusal)
-
-    async def _handled_in_turn(
-        self, session: ClientSession, link: Link, publish: Publish, topic: OtherTopic | ValueTopic
-    ) -> Outcome:
+    async def _handled_in_turn(self, session: ClientSession, publish: Publish, topic: OtherTopic | ValueTopic) -> None:
         session.order.unstarted -= 1
-        try:
-            await self._route(session, publish, topic)
-        except Exception as error:
-            return self._refuse(session, link, publish, error)
-        return ACCEPTED
+        await self._route(session, publish, topic)
 
-    def _refuse(self, session: ClientSession | None, link: Link, publish: Publish, error: BaseException) -> Outcome:
-        """Count and tell a refusal: the outcome for the acknowledgement, or raised if there is to be none."""
+    def refusal(self, session: ClientSession | None, link: Link, publish: Publish, error: Exception) -> Outcome:
+        """Count and tell a refusal (`Gate.refused`): the outcome for the acknowledgement, or raised if there is to be
+        none."""
         if not isinstance(error, SkepError):
             log.error("publish failed", extra={"account": link.principal.account}, exc_info=error)
             error = SkepError()

@@ -264,6 +264,9 @@ class Gateway:
         self._notify()
         return self._stored(message)
 
+    def refused(self, link: Link, message: Publish, error: Exception) -> Outcome:
+        raise error
+
     def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         return self.received(link, message)
 

@@ -12,7 +12,7 @@ from things.lake import Quality
 from things.lateness import is_late
 from things.messages import JSONValue, Message
 from things.records import Entry, Reading, Value
-from things.td import Affordance, ThingDescription
+from things.td import RANGED_TYPES, Affordance, ThingDescription
 from twin.values import LatestValues
 
 MAX_SERIES = 100_000
@@ -91,7 +91,8 @@ class _Series:
         self.declared = td.value_type(reading.kind, reading.name)
         self.unit = td.unit(reading.kind, reading.name)
         self.interval_us = None if not interval_s else int(interval_s * MISSING_INTERVALS * 1e6)
-        self.is_valid = _validator(affordance)
+        # What else breaks its schema was refused before it came here.
+        self.is_valid = _validator(affordance) if self.declared in RANGED_TYPES else None
         # A set point may stand still for years; what is only read is measured.
         self.is_measured = affordance is not None and affordance.is_read_only and self.declared in ("number", "integer")
         self.created: int | None = None
@@ -155,6 +156,7 @@ def _validator(affordance: Affordance | None) -> Callable[[JSONValue], bool] | N
 
 
 def _is_of(value: JSONValue, declared: str | None) -> bool:
+    """Whether a value is of the declared type, one of RANGED_TYPES."""
     match declared:
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool)
@@ -162,15 +164,5 @@ def _is_of(value: JSONValue, declared: str | None) -> bool:
             return not isinstance(value, bool) and (
                 isinstance(value, int) or (isinstance(value, float) and value.is_integer())
             )
-        case "boolean":
-            return isinstance(value, bool)
-        case "string":
-            return isinstance(value, str)
-        case "array":
-            return isinstance(value, list)
-        case "object":
-            return isinstance(value, dict)
-        case "null":
-            return value is None
         case _:
-            return True
+            return isinstance(value, str)

@@ -193,12 +193,19 @@ class Gate(Protocol):
         messages, and calls `subscribe` again for each filter before this."""
         ...
 
-    def received(self, link: Link, message: Publish) -> Awaitable[Outcome]:
-        """Take a publish in arrival order; the awaitable ends at the commit.
-        The engine then acknowledges in order, refused or not; if it raises, it closes unacknowledged."""
+    def received(self, link: Link, message: Publish) -> Awaitable[object]:
+        """Take a publish in arrival order; the awaitable ends at the commit, and the engine then acknowledges in order.
+
+        It ends with the Outcome, or with anything else for ACCEPTED: the future of a commit is handed on as it is,
+        since one more for each message would be a tenth of its cost. What it raises is put to `refused`."""
         ...
 
-    def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
+    def refused(self, link: Link, message: Publish, error: Exception) -> Outcome:
+        """What a publish is answered whose awaitable raised `error`, called once. If this raises, the engine closes the
+        link without an acknowledgement, so that the client sends it again."""
+        ...
+
+    def will(self, link: Link, message: Publish) -> Awaitable[object]:
         """Take a will that fires, of a link that is being closed or was long ago. It is carried out only if the account
         and the credential of the link stand as it fires, with the rights the account has then."""
         ...

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from bindings.mqtt.engines.acks import Acknowledgements, Start
 from bindings.mqtt.engines.latest import Latest
@@ -98,7 +98,7 @@ class ClientLink:
         self._is_open = False
         self._is_stopping = False
         self._wake: asyncio.Event = asyncio.Event()
-        self._acks = Acknowledgements(self._acknowledge, self._failed, start)
+        self._acks = Acknowledgements(self._acknowledge, self._refused, self._failed, start)
         self._unreleased: dict[int, bool] = {}
         self._outbox = Outbox(limits.max_queued, limits.max_queued_bytes)
         self._latest = Latest()
@@ -123,7 +123,7 @@ class ClientLink:
         if self._is_open:
             try:
                 if self._will is not None and reason not in _NO_WILL:
-                    self._acks.add(0, 0, self._gate.will(self, self._will))
+                    self._acks.add(replace(self._will, qos=0), 0, self._gate.will(self, self._will))
             finally:
                 self._gate.closed(self, reason)
         self._outbox.clear()
@@ -166,7 +166,7 @@ class ClientLink:
                 return
             self._unreleased[packet_id] = False
         answer = self._start_answer(message)
-        self._acks.add(message.qos, packet_id, answer)
+        self._acks.add(message, packet_id, answer)
         answer.add_done_callback(self._answered)
 
     def released(self, packet_id: int) -> None:
@@ -300,11 +300,11 @@ class ClientLink:
 
     # ------------------------------------------------------------ answers
 
-    def _start_answer(self, message: Publish) -> "asyncio.Future[Outcome]":
+    def _start_answer(self, message: Publish) -> "asyncio.Future[Any]":
         answer = self._gate.received(self, message)
         return answer if isinstance(answer, asyncio.Future) else self._start(_wait_for(answer))
 
-    def _answered(self, _done: "asyncio.Future[Outcome]") -> None:
+    def _answered(self, _done: "asyncio.Future[Any]") -> None:
         self._wake.set()
 
     def _acknowledge(self, qos: int, packet_id: int, outcome: Outcome) -> None:
@@ -318,11 +318,14 @@ class ClientLink:
                 self._unreleased[packet_id] = True
         self._wire.acknowledge(qos, packet_id, outcome)
 
+    def _refused(self, message: Publish, error: Exception) -> Outcome:
+        return self._gate.refused(self, message, error)
+
     def _failed(self, error: BaseException) -> None:
         if not self.is_closed:
             log.info("publish not committed, closing", extra={"account": self.principal.account, "error": repr(error)})
             self.close(Closed.REFUSED)
 
 
-async def _wait_for(answer: Awaitable[Outcome]) -> Outcome:
+async def _wait_for(answer: Awaitable[object]) -> object:
     return await answer

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 from bindings.mqtt.engines.acks import Acknowledgements
 from bindings.mqtt.engines.codec.encoding import encode_ack
@@ -20,7 +20,7 @@ from bindings.mqtt.engines.native.sessions import Session
 from bindings.mqtt.engines.native.shared import Shared
 from bindings.mqtt.engines.native.store import SessionStore
 from bindings.mqtt.engines.native.writing import Writer
-from bindings.mqtt.engines.seam import ACCEPTED, Link, Outcome
+from bindings.mqtt.engines.seam import ACCEPTED, Link, Outcome, Publish
 from things.errors import SkepError
 from things.refusals import REFUSALS
 
@@ -76,7 +76,7 @@ class Incoming:
         self._is_5 = link.protocol_level == 5
         self._is_behind = False
         """The link was asked to hold back."""
-        self._acks = Acknowledgements(self._acknowledge, self._failed, shared.start, self._advanced)
+        self._acks = Acknowledgements(self._acknowledge, self._refused, self._failed, shared.start, self._advanced)
         self._ids: set[int] = set()
         """QoS 1 publishes of MQTT 5 that the client waits for."""
         # Of an earlier connection; our receive maximum counts what came on this one ([MQTT-3.3.4-9], 4.9).
@@ -88,10 +88,10 @@ class Incoming:
         is_5, shared = self._is_5, self._shared
         message, packet_id = decode_publish(flags, data, start, end, 5 if is_5 else 4, self._aliases, TOPIC_ALIASES)
         topic, qos, limits, acks = message.topic, message.qos, shared.limits, self._acks
-        answer: Awaitable[Outcome]
+        answer: Awaitable[object]
         # 3.1.1 says nothing of a QoS 1 id that comes again before its PUBACK: some of its clients repeat themselves.
         if (qos == 2 or (qos and is_5)) and (known := self._known(qos, packet_id)) is not None:
-            acks.add(qos, packet_id, known)
+            acks.add(message, packet_id, known)
             return
         if len(topic) > limits.max_topic_bytes or topic.count("/") >= limits.max_topic_levels:
             shared.counts["topic-refused"] += 1
@@ -100,12 +100,11 @@ class Incoming:
             answer = shared.gate.received(self._link, message)
         if qos == 2:
             answer = self._received[packet_id] = self._stored(packet_id, answer)
-        acks.add(qos, packet_id, answer)
-        if len(acks) > limits.max_unacknowledged:
+        if acks.add(message, packet_id, answer) > limits.max_unacknowledged:
             self._is_behind = True
             self._link.hold_back()
 
-    def _known(self, qos: int, packet_id: int) -> Awaitable[Outcome] | None:
+    def _known(self, qos: int, packet_id: int) -> Awaitable[object] | None:
         """The answer to a publish that is not to be routed; None for a new one, whose id is noted. Raises BadPacket."""
         received, ids = self._received, self._ids
         if qos == 2 and packet_id in received:
@@ -126,7 +125,7 @@ class Incoming:
             ids.add(packet_id)
         return None
 
-    def _stored(self, packet_id: int, answer: Awaitable[Outcome]) -> "asyncio.Future[Outcome]":
+    def _stored(self, packet_id: int, answer: Awaitable[object]) -> "asyncio.Future[Any]":
         store, session = self._shared.store, self._session
         if store is not None and session.is_kept:
             return self._shared.start(_mark(store, session, packet_id, answer))
@@ -161,6 +160,9 @@ class Incoming:
         if terms.max_packet and len(packet) > terms.max_packet:
             packet = encode_ack(kind, packet_id, 5, code)
         writer.write(packet)
+
+    def _refused(self, message: Publish, error: Exception) -> Outcome:
+        return self._shared.gate.refused(self._link, message, error)
 
     def _failed(self, error: BaseException) -> None:
         """A commit failed: no acknowledgement, and the client sends it again on its next connection."""
@@ -209,13 +211,13 @@ def _answered(outcome: Outcome) -> "asyncio.Future[Outcome]":
     return future
 
 
-async def _answer(answer: Awaitable[Outcome]) -> Outcome:
+async def _answer(answer: Awaitable[object]) -> object:
     return await answer
 
 
-async def _mark(store: SessionStore, session: Session, packet_id: int, answer: Awaitable[Outcome]) -> Outcome:
+async def _mark(store: SessionStore, session: Session, packet_id: int, answer: Awaitable[object]) -> object:
     outcome = await answer
-    if outcome.reason_code < 0x80:
+    if not isinstance(outcome, Outcome) or outcome.reason_code < 0x80:
         session.is_stored = True
         await store.mark(session.key, packet_id, received=True)
     return outcome

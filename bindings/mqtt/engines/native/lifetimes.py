@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 
 from bindings.mqtt.engines.native.sessions import DepartedLink, ParkedLink, Session, Sessions, Will
 from bindings.mqtt.engines.native.shared import Shared
-from bindings.mqtt.engines.seam import Closed, Link, Outcome, Publish
+from bindings.mqtt.engines.seam import Closed, Gate, Link, Publish
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Lifetimes:
         except Exception:
             log.exception("a will was lost", extra={"client": link.client_id, "topic": will.topic})
         else:
-            self._shared.start(_committed(link, will, answer))
+            self._shared.start(_committed(self._shared.gate, link, will, answer))
 
     def _closed(self, link: Link, reason: Closed) -> None:
         """Tell the gate; what breaks there must not end the engine's own clean-up, nor its timer."""
@@ -135,8 +135,11 @@ class Lifetimes:
             log.exception("the end of a link was not taken", extra={"client": link.client_id})
 
 
-async def _committed(link: Link, will: Publish, answer: Awaitable[Outcome]) -> None:
+async def _committed(gate: Gate, link: Link, will: Publish, answer: Awaitable[object]) -> None:
     try:
-        await answer
+        try:
+            await answer
+        except Exception as error:
+            gate.refused(link, will, error)
     except Exception:
         log.exception("a will could not be committed", extra={"client": link.client_id, "topic": will.topic})

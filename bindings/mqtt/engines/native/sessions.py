@@ -11,10 +11,11 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from bindings.mqtt.behind import Behind
 from bindings.mqtt.engines.outbox import Outbox
-from bindings.mqtt.engines.seam import Closed, Flow, Link, Outcome, Publish, SubscribeOptions
+from bindings.mqtt.engines.seam import Closed, Flow, Link, Publish, SubscribeOptions
 from things.identity import Principal
 
 Key = tuple[str, str]
@@ -142,7 +143,7 @@ class Session:
         """How long it outlives its connection; 0: not at all."""
         self.link: Link | None = None
         self.filters: dict[str, SubscribeOptions] = {}
-        self.incoming: dict[int, asyncio.Future[Outcome] | None] | None = None
+        self.incoming: dict[int, asyncio.Future[Any] | None] | None = None
         """QoS 2 publishes from their arrival to PUBREL: the commit that runs, None once it is done. Made for a client
         that publishes; most only listen."""
         self.in_flight: dict[int, InFlight] = NOTHING

@@ -94,6 +94,9 @@ class Recording:
             self._waiting.append(future)
         return future
 
+    def refused(self, link: Link, message: Publish, error: Exception) -> Outcome:
+        raise error
+
     def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         return self.received(link, message)
 

@@ -129,6 +129,9 @@ class RecordingGate:
                 taken += link.push(message)
         return taken
 
+    def refused(self, link: Link, message: Publish, error: Exception) -> Outcome:
+        raise error
+
     def will(self, link: Link, message: Publish) -> Awaitable[Outcome]:
         return self.received(link, message)
 
