@@ -111,8 +111,9 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryQuery:
     """Which rows: empty `things`/`names` mean any, times are created (µs, from inclusive, to exclusive). `after_row`
-    pages by row id; otherwise rows come by (created, row_id) with `after` as the last seen pair. `takes` is asked, in
-    any thread, about each series: Thing, kind and name."""
+    pages by row id, and ends a page with the row at which its values have `max_bytes` together; otherwise rows come by
+    (created, row_id) with `after` as the last seen pair. `takes` is asked, in any thread, about each series: Thing,
+    kind and name."""
 
     things: Sequence[str] = ()
     kind: Kind | None = None
@@ -124,6 +125,7 @@ class HistoryQuery:
     after: tuple[int, int] | None = None
     descending: bool = False
     limit: int = 1_000
+    max_bytes: int | None = None
 
 
 @record

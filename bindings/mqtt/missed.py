@@ -12,15 +12,15 @@ from typing import TypeVar
 
 from bindings.mqtt.clients import ClientSession
 from bindings.mqtt.engines.seam import Missed, Publish, SubscribeOptions
-from runtime.ports import Pattern, Publication, Session, Sink
-from things.addresses import Kind, TwinID
+from runtime.ports import ByPattern, Pattern, Publication, Session, Sink
+from things.addresses import Kind
 from things.errors import SkepError
 from things.frozen import record
 
 log = logging.getLogger(__name__)
 
-PIECE_ROWS = 512
-"""Read at a time."""
+PIECE_ROWS, PIECE_BYTES = 512, 262_144
+"""Read at a time; of values, one more than fits."""
 ROWS_PER_MESSAGE = 16
 """Rows that cost an account's budget as much as a message."""
 
@@ -35,7 +35,6 @@ class Depth:
 
 DEFAULT_DEPTH = Depth(seconds=7 * 86_400.0, max_bytes=67_108_864)
 
-_Asked = Sequence[tuple[Sequence[Pattern], SubscribeOptions]]
 _Told = TypeVar("_Told", Publication, Publish)
 
 
@@ -64,12 +63,12 @@ class MissedRows:
         sessions = self._sink.sessions
         try:
             start = await self._start(patterns, after) if is_first else after
-            found = await sessions.missed(session.principal, patterns, start, PIECE_ROWS)
+            found = await sessions.missed(session.principal, patterns, start, PIECE_ROWS, max_bytes=PIECE_BYTES)
         except SkepError as error:
             log.error("what was missed cannot be read", extra={"code": error.code, "reason": error.detail})
             self._gap(session, after, sessions.told_row, error.code)
             return Rows(publications=(), last_row=sessions.told_row, has_more=False)
-        self._sink.charge(session.principal, PIECE_ROWS / ROWS_PER_MESSAGE if found.has_more else 1)
+        self._sink.charge(session.principal, max(1, len(found.publications) / ROWS_PER_MESSAGE))
         if start > after:
             self._gap(session, after, start, "beyond-bounds")
         return Rows(
@@ -105,25 +104,33 @@ async def missed_by(
 ) -> Missed | None:
     """The next piece for a kept session (`engines.seam.Gate.missed`); None if it asks for nothing that history has.
     A group's filters are the group's (`bindings.mqtt.group`)."""
-    asked = _asked(session, filters)
+    asked = [(pattern, text) for text, options in filters.items() if options.qos for pattern in session.patterns(text)]
     if not asked:
         return None
-    begin = max(after, min(options.since_row for _, options in asked))
-    found = await rows.after(session, [one for patterns, _ in asked for one in patterns], begin, is_first=is_first)
-    return Missed(deliveries=_deliveries(session, found, asked), last_row=found.last_row, has_more=found.has_more)
+    begin = max(after, min(filters[text].since_row for _, text in asked))
+    found = await rows.after(session, [pattern for pattern, _ in asked], begin, is_first=is_first)
+    deliveries = _deliveries(session, found, ByPattern(asked), filters)
+    return Missed(deliveries=deliveries, last_row=found.last_row, has_more=found.has_more)
 
 
-def _asked(session: ClientSession, filters: Mapping[str, SubscribeOptions]) -> _Asked:
-    """What is asked for that history may have; QoS 0 promises nothing."""
-    return [
-        (patterns, options) for text, options in filters.items() if options.qos and (patterns := session.patterns(text))
-    ]
-
-
-def _deliveries(session: ClientSession, found: Rows, asked: _Asked) -> Iterator[Publish | None]:
+def _deliveries(
+    session: ClientSession, found: Rows, asked: ByPattern[str], filters: Mapping[str, SubscribeOptions]
+) -> Iterator[Publish | None]:
+    """One for each publication, by the filters that stand when it is made; those that were added since read on their
+    own (`since_row`)."""
+    matching: dict[tuple[str, Kind, str], Sequence[str]] = {}
     gap = found.gap
     for publication in found.publications:
-        delivery = _delivery(session, publication, asked)
+        series = (publication.thing_id, publication.kind, publication.name)
+        texts = matching.get(series)
+        if texts is None:
+            texts = matching[series] = asked.matching(publication.twin, publication.kind, publication.name)
+        options = [
+            each
+            for text in texts
+            if (each := filters.get(text)) is not None and each.qos and publication.row_id > each.since_row
+        ]
+        delivery = session.delivery(publication, options) if options else None
         if delivery is not None and gap:
             delivery, gap = told_of_gap(delivery, gap), 0
         yield delivery
@@ -132,23 +139,3 @@ def _deliveries(session: ClientSession, found: Rows, asked: _Asked) -> Iterator[
 def told_of_gap(first: _Told, rows: int) -> _Told:
     """The first delivery behind a gap says so: of how many rows of history some were missed."""
     return replace(first, user_properties=(*first.user_properties, ("gap", str(rows))))
-
-
-def _delivery(session: ClientSession, publication: Publication, asked: _Asked) -> Publish | None:
-    options = [
-        each
-        for patterns, each in asked
-        if publication.row_id > each.since_row and any(_takes(one, publication) for one in patterns)
-    ]
-    return session.delivery(publication, options) if options else None
-
-
-def _takes(pattern: Pattern, publication: Publication) -> bool:
-    twin: TwinID = publication.twin
-    kind: Kind = publication.kind
-    return (
-        pattern.agent in (None, twin.account)
-        and pattern.thing in (None, twin.thing)
-        and pattern.kind in (None, kind)
-        and pattern.name in (None, publication.name)
-    )

@@ -16,8 +16,10 @@ from runtime.ports.clients import (
     Session,
     Sessions,
     Sink,
+    StoredPublication,
 )
 from runtime.ports.handling import Check, Clock, Handler, Service, Test
+from runtime.ports.patterns import ByPattern
 from runtime.ports.rights import Audit, Authenticator, Authorizer
 from runtime.ports.stores import Directory, History, Ledger, ValueStore
 from things.records import (
@@ -40,6 +42,7 @@ __all__ = [
     "Authenticator",
     "Authorizer",
     "BatchResult",
+    "ByPattern",
     "Check",
     "Clock",
     "Directory",
@@ -63,6 +66,7 @@ __all__ = [
     "Session",
     "Sessions",
     "Sink",
+    "StoredPublication",
     "Test",
     "Transition",
     "Value",

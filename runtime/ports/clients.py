@@ -14,6 +14,7 @@ from things.delivery import DeliveryStatus
 from things.errors import SkepError
 from things.frozen import record
 from things.identity import Principal
+from things.jsontext import decode
 from things.messages import JSONValue, Message, Operation, Origin
 from things.places import Place, Urls
 from things.td import ThingDescription
@@ -37,6 +38,20 @@ class Publication:
     sender_session: str = ""
     """Session that published it, for MQTT 5's no-local."""
     user_properties: Sequence[tuple[str, str]] = ()
+
+
+class StoredPublication(Publication):
+    """One that is read again: its value is decoded when somebody asks for it."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> JSONValue:
+        return decode(self.payload)
+
+    @value.setter
+    def value(self, value: JSONValue) -> None:
+        """It is what the payload says."""
 
 
 @record
@@ -189,9 +204,17 @@ class Sessions(Protocol):
         begins after it."""
         ...
 
-    async def missed(self, principal: Principal, patterns: Sequence[Pattern], after: int, limit: int) -> Missed:
-        """What history has of these subscriptions after a row, from at most `limit` rows, as far as it may be seen now.
-        Raises StorageDamaged."""
+    async def missed(
+        self,
+        principal: Principal,
+        patterns: Sequence[Pattern],
+        after: int,
+        limit: int,
+        *,
+        max_bytes: int | None = None,
+    ) -> Missed:
+        """What history has of these subscriptions after a row, from at most `limit` rows of which all but the last have
+        less than `max_bytes` of values, as far as it may be seen now. Raises StorageDamaged."""
         ...
 
     async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:

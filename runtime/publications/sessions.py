@@ -355,8 +355,17 @@ class LiveSessions:
     def told_row(self) -> int:
         return self.rows.told_row
 
-    async def missed(self, principal: Principal, patterns: Sequence[Pattern], after: int, limit: int) -> Missed:
-        return await self.rows.after(patterns, after, limit=limit, may_see=partial(self.may_see, principal))
+    async def missed(
+        self,
+        principal: Principal,
+        patterns: Sequence[Pattern],
+        after: int,
+        limit: int,
+        *,
+        max_bytes: int | None = None,
+    ) -> Missed:
+        may_see = partial(self.may_see, principal)
+        return await self.rows.after(patterns, after, limit=limit, max_bytes=max_bytes, may_see=may_see)
 
     async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:
         return await self.rows.horizon(patterns, after, max_bytes=max_bytes, received=received)

@@ -111,6 +111,7 @@ def find(path: Path, series: Series, created: int, mid: int) -> int | None:
 
 def _by_row(query: HistoryQuery, files: Sequence[DayFile]) -> list[Row]:
     rows: list[Row] = []
+    left = query.max_bytes
     for file in reversed(files) if query.descending else files:
         with _opened(file) as (connection, series):
             keys = _keys(query, series)
@@ -122,8 +123,10 @@ def _by_row(query: HistoryQuery, files: Sequence[DayFile]) -> list[Row]:
             if len(keys) < len(series):
                 # The unary plus keeps the order of row ids: the key would mean sorting a whole series.
                 conditions.append(f"+key IN ({','.join(map(str, keys))})")
-            stored = _select(connection, conditions, parameters, query, "row_id", query.limit - len(rows))
-            rows.extend(_row(one, series) for one in stored)
+            for one in _select(connection, conditions, parameters, query, "row_id", query.limit - len(rows)):
+                rows.append(row := _row(one, series))
+                if left is not None and (left := left - len(row.value)) <= 0:
+                    return rows
         if len(rows) >= query.limit:
             break
     return rows
@@ -161,13 +164,12 @@ def _select(
     query: HistoryQuery,
     order: str,
     limit: int,
-) -> list[_Stored]:
+) -> Iterator[_Stored]:
     direction = " DESC" if query.descending else ""
     by = f"row_id{direction}" if order == "row_id" else f"created{direction}, row_id{direction}"
-    found: list[_Stored] = connection.execute(
+    return connection.execute(
         f"SELECT {_COLUMNS} FROM rows WHERE {' AND '.join(conditions)} ORDER BY {by} LIMIT ?", (*parameters, limit)
-    ).fetchall()
-    return found
+    )
 
 
 def _times(query: HistoryQuery) -> tuple[list[str], list[int]]:

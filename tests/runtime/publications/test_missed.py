@@ -41,6 +41,21 @@ async def test_missed_events_come_in_their_order_from_the_row_that_was_seen_last
         assert rest.last_row == h.twin.history.last_row
 
 
+async def test_a_piece_ends_where_its_bytes_do_and_the_next_goes_on_there(tmp_path: Path) -> None:
+    async with house(tmp_path) as h:
+        await published(h)
+        missed, after, found = MissedRows(h.twin.history, h.twin.history.last_row), 0, []
+        while True:
+            piece = await missed.after(EVENTS, after, limit=10, max_bytes=4, may_see=everything)
+            found.append([one.value for one in piece.publications])
+            after = piece.last_row
+            if not piece.has_more:
+                break
+
+        assert found == [["a", "b"], ["c"]], "a text of one letter has three bytes"
+        assert after == h.twin.history.last_row
+
+
 async def test_what_may_not_be_seen_is_left_out_and_passed_over(tmp_path: Path) -> None:
     async with house(tmp_path) as h:
         await published(h)

@@ -208,6 +208,19 @@ async def test_rows_after_an_id_come_in_order_of_ids_over_all_days(tmp_path: Pat
         assert [row.row_id for row in rows] == [4, 5, 6, 7, 8, 9]
 
 
+async def test_a_page_by_row_id_ends_with_the_row_that_reaches_its_bytes(tmp_path: Path) -> None:
+    async with open_history(tmp_path) as history:
+        with anyio.fail_after(30):
+            for day in range(2):
+                await history.append([reading(n, created=NOON + day * DAY_US) for n in range(4)])
+            pages = [
+                [row.row_id for row in await history.read(HistoryQuery(after_row=after, limit=limit, max_bytes=most))]
+                for after, limit, most in ((0, 9, 3), (2, 9, 3), (0, 2, 3), (0, 9, 1), (6, 9, 3))
+            ]
+
+        assert pages == [[1, 2, 3], [3, 4, 5], [1, 2], [1], [7, 8]]
+
+
 async def test_a_dropped_day_is_gone_whole_and_its_ids_stay_used(tmp_path: Path) -> None:
     async with open_history(tmp_path) as history:
         with anyio.fail_after(30):
