@@ -41,6 +41,7 @@ class Upkeep:
     _failed: str | None = None
     _freed: int = 0
     _merged: int = 0
+    _mended: int = 0
 
     async def keep(self) -> None:
         """Do what is due, if it is time. Raises SkepError; the next call tries again."""
@@ -56,9 +57,10 @@ class Upkeep:
         self._last = report
         self._freed += int(report["freed_bytes"])
         self._merged += int(report["merged"])
+        self._mended += int(report["mended"])
         self._next = 0 if report["due"] else self.steady() + round(self.interval_s * 1_000_000)
-        if report["merged"] or report["removed"]:
-            told = {key: report[key] for key in ("merged", "written", "removed", "freed_bytes", "parts")}
+        if report["merged"] or report["removed"] or report["mended"]:
+            told = {key: report[key] for key in ("merged", "written", "removed", "freed_bytes", "mended", "parts")}
             log.info("the lake was kept", extra=told)
 
     def warnings(self) -> Mapping[str, str]:
@@ -69,7 +71,9 @@ class Upkeep:
         problems = self._last.get("problems") or ()
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            found["lake-damage"] = f"{problems[0]}{more}: see `skep lake verify`"
+            found["lake-damage"] = f"{problems[0]}{more}: see `skep lake verify` and `skep lake mend`"
+        if aside := int(self._last.get("aside", 0)):
+            found["lake-quarantine"] = f"{aside} sealed rows are set aside as damaged: see `skep lake mend`"
         return found
 
     def metrics(self) -> Iterator[Metric]:
@@ -79,6 +83,10 @@ class Upkeep:
         yield gauge("skep_lake_bytes", "Bytes of these files.", int(last.get("live_bytes", 0)))
         yield gauge("skep_lake_waiting_bytes", "Bytes of replaced files.", int(last.get("waiting_bytes", 0)))
         yield gauge("skep_lake_commits", "Commits in the manifest.", int(last.get("commits", 0)))
+        yield gauge("skep_lake_rows_damaged", "Sealed rows that are set aside as damaged.", int(last.get("aside", 0)))
+        due_s = max(0, self._next - self.steady()) / 1_000_000
+        yield gauge("skep_lake_upkeep_due_seconds", "Until the lake is kept again.", due_s)
+        yield counter("skep_lake_mended_parts_total", "Damaged parts that were made again.", self._mended)
         yield counter("skep_lake_merged_parts_total", "Parts that were merged into others.", self._merged)
         yield counter("skep_lake_freed_bytes_total", "Bytes of files that were removed.", self._freed)
         yield counter("skep_lake_upkeep_failures_total", "Runs of the upkeep that failed.", self.failures)

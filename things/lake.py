@@ -276,6 +276,30 @@ class Snapshot(NamedTuple):
     """Of the newest commit; empty if there is none, or none that says."""
 
 
+def part_document(part: Part) -> dict[str, Any]:
+    """A part as commits name it."""
+    return {
+        "path": part.path,
+        "rows": part.rows,
+        "sha256": part.sha256,
+        "first": part.first,
+        "last": part.last,
+        **({"sums": part.sums} if part.sums else {}),
+    }
+
+
+def part_of(document: Mapping[str, Any]) -> Part:
+    """What `part_document` gives, read again. Raises KeyError, TypeError, ValueError."""
+    return Part(
+        path=_inside(document["path"]),
+        rows=int(document["rows"]),
+        sha256=str(document["sha256"]),
+        first=int(document["first"]),
+        last=int(document["last"]),
+        sums=str(document.get("sums", "")),
+    )
+
+
 def commit_document(commit: Commit) -> dict[str, Any]:
     """A commit as it stands in the manifest."""
     return {
@@ -285,17 +309,7 @@ def commit_document(commit: Commit) -> dict[str, Any]:
         "first": commit.first,
         "last": commit.last,
         "at": commit.at,
-        "parts": [
-            {
-                "path": part.path,
-                "rows": part.rows,
-                "sha256": part.sha256,
-                "first": part.first,
-                "last": part.last,
-                **({"sums": part.sums} if part.sums else {}),
-            }
-            for part in commit.parts
-        ],
+        "parts": [part_document(part) for part in commit.parts],
         "replaces": list(commit.replaces),
         "marks": dict(commit.marks),
         **({"before": commit.before} if commit.before else {}),
@@ -316,17 +330,7 @@ def commit_of(document: object, path: str) -> Commit:
             first=int(document["first"]),
             last=int(document["last"]),
             at=int(document.get("at", 0)),
-            parts=tuple(
-                Part(
-                    path=_inside(part["path"]),
-                    rows=int(part["rows"]),
-                    sha256=str(part["sha256"]),
-                    first=int(part["first"]),
-                    last=int(part["last"]),
-                    sums=str(part.get("sums", "")),
-                )
-                for part in document["parts"]
-            ),
+            parts=tuple(part_of(part) for part in document["parts"]),
             replaces=tuple(str(item) for item in document["replaces"]),
             marks={str(table): int(mark) for table, mark in document.get("marks", {}).items()},
             before=str(document.get("before", "")),

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gateway.backup.contents import LAKE
+from gateway.backup.places import Source
 from gateway.config import Config
 from gateway.home import is_begun, unfinished_repairs
 from gateway.inventory import ACCOUNTS, HISTORY, TWIN, Inventory, write_inventory
 from gateway.repair import databases, history
+from gateway.repair.lake import has_lake, mended_lake
 from gateway.repair.logs import Log
 from gateway.repair.places import put_in_place, store_of, waiting
 from gateway.repair.sealed import sealed_rows
@@ -39,8 +42,9 @@ class Outcome:
     """It is damaged, and nothing could be done."""
 
 
-def repair(home: Path, config: Config, only: Sequence[str] = ()) -> list[Outcome]:
-    """Repair the stores of a held home that are damaged; `only` those. Raises Locked if a runtime is coming up."""
+def repair(home: Path, config: Config, only: Sequence[str] = (), backup: Source | None = None) -> list[Outcome]:
+    """Repair the stores of a held home that are damaged; `only` those. Parts of the lake come from `backup` where it
+    has them. Raises Locked if a runtime is coming up."""
     if is_begun(home):
         raise Locked(f"a runtime of {home} is coming up")
     inventory = inventory_of(home)
@@ -53,6 +57,8 @@ def repair(home: Path, config: Config, only: Sequence[str] = ()) -> list[Outcome
                 _database(home, name, inventory, scratch) for name in (ACCOUNTS, TWIN) if not only or name in only
             ]
         outcomes += _histories(home, config, inventory, scratch, only)
+    if LAKE in only or (not only and has_lake(home, config)):
+        outcomes.append(_lake(home, config, inventory, backup))
     return outcomes
 
 
@@ -165,6 +171,28 @@ def _history(home: Path, config: Config, inventory: Inventory, scratch: Path, pa
     there = f"; {remade.sealed} are in the lake already" if remade.sealed else ""
     files_of = {target: partial(shutil.copyfile, file) for target, file in zip(targets, made, strict=True)}
     return _put(home, inventory, waiting(path, files_of), f"{remade.found}{moved}{there}")
+
+
+# ---------------------------------------------------------------- lake
+
+
+def _lake(home: Path, config: Config, inventory: Inventory, backup: Source | None) -> Outcome:
+    try:
+        mended = mended_lake(home, config, backup)
+    except SkepError as error:  # its manifest, or the backup, cannot be read
+        return Outcome(store=LAKE, detail=error.detail, is_lost=True)
+    if not mended.parts and not mended.left:
+        return Outcome(store=LAKE, detail="whole")
+    detail = (
+        f"{mended.parts} parts with {mended.rows} rows are whole again, {mended.from_copies} of them from the backup"
+    )
+    if mended.parts:
+        inventory.asked.append(f"repair {LAKE}: {detail}")
+        write_inventory(home, inventory)
+    if mended.left:
+        first = mended.left[0]
+        detail += f"; {len(mended.left)} are not, as {first['path']}: {first['detail']}"
+    return Outcome(store=LAKE, detail=detail, is_repaired=mended.parts > 0, is_lost=bool(mended.left))
 
 
 def _ranges(folder: Path, but: Path, scratch: Path) -> list[tuple[int, int]]:

@@ -38,6 +38,10 @@ class LakeKeeper(Protocol):
 
     async def verify(self, *, quarantine: bool = False) -> Mapping[str, Any]: ...
 
+    async def mend(self) -> Mapping[str, Any]: ...
+
+    async def vacuum(self) -> Mapping[str, Any]: ...
+
     async def plan(self, rules: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]: ...
 
 
@@ -79,7 +83,7 @@ class Verify(Input):
 
 
 class LakeService(MethodService):
-    """Methods seal, status, plan, verify, compact, retain: the lake is managed as a whole."""
+    """Methods seal, status, plan, verify, mend, compact, vacuum, retain: the lake is managed as a whole."""
 
     def __init__(self, lake: LakeKeeper, sealing: Sealing, rules: Sequence[Mapping[str, Any]] = ()) -> None:
         """`rules` are the configured ones."""
@@ -95,6 +99,8 @@ class LakeService(MethodService):
                 Method(name="plan", title="Predict the size", input=Plan, run=self._plan, safe=True),
                 Method(name="verify", title="Check every sealed part", input=Verify, run=self._verify),
                 Method(name="compact", title="Merge small parts", input=Compact, run=self._compact),
+                Method(name="mend", title="Make damaged parts again", input=Nothing, run=self._mend),
+                Method(name="vacuum", title="Remove replaced files", input=Nothing, run=self._vacuum),
                 Method(name="retain", title="Drop what is no longer kept", input=Retain, run=self._retain),
             ],
             type_=ServiceType.LAKE,
@@ -121,6 +127,12 @@ class LakeService(MethodService):
 
     async def _compact(self, given: Compact, _principal: Principal) -> JSONValue:
         return _report(await self._lake.compact(days=given.days, min_parts=given.min_parts))
+
+    async def _mend(self, _given: Nothing, _principal: Principal) -> JSONValue:
+        return _report(await self._lake.mend())
+
+    async def _vacuum(self, _given: Nothing, _principal: Principal) -> JSONValue:
+        return _report(await self._lake.vacuum())
 
     async def _retain(self, given: Retain, _principal: Principal) -> JSONValue:
         report = await self._lake.retain(

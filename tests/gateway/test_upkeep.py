@@ -24,6 +24,8 @@ REPORT = {
     "commits": 12,
     "due": False,
     "problems": [],
+    "mended": 0,
+    "aside": 0,
 }
 
 
@@ -110,3 +112,17 @@ async def test_damage_that_was_met_is_warned_of() -> None:
     await house.upkeep.keep()
 
     assert "rows 1 to 9" in house.upkeep.warnings()["lake-damage"]
+
+
+async def test_what_is_mended_and_what_is_set_aside_can_be_seen_and_when_the_next_run_is() -> None:
+    house = House()
+    house.lake.report |= {"mended": 2, "aside": 30}
+
+    await house.upkeep.keep()
+    house.now += HOUR // 4
+
+    said = measured(house.upkeep.metrics())
+    assert said["skep_lake_mended_parts_total"] == 2
+    assert said["skep_lake_rows_damaged"] == 30
+    assert said["skep_lake_upkeep_due_seconds"] == 2_700
+    assert "30 sealed rows are set aside" in house.upkeep.warnings()["lake-quarantine"]

@@ -214,6 +214,11 @@ def test_history_is_exported_sealed_planned_and_verified(skep: Skep, served: Ser
     assert (damaged.code, aside.code) == (1, 1)
     assert (json.loads(damaged.out)["quarantined"], json.loads(aside.out)["quarantined"]) == (0, 1)
     assert skep("history", "verify", "--json", *home).json()["problems"] == []
+    assert skep("lake", "status", "--json", *home).json()["damaged"] > 0
+    mended = skep("lake", "mend", *home)
+    assert (mended.code, mended.out.splitlines()[1]) == (0, "nothing else is damaged")
+    assert skep("lake", "status", "--json", *home).json()["damaged"] == 0
+    assert skep("lake", "vacuum", "--json", *home).json() == {"files": 0, "bytes": 0}
 
 
 def test_decisions_are_explained(skep: Skep, served: Served, hall: str) -> None:

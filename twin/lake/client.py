@@ -177,6 +177,14 @@ class LakeClient:
         """Check every file: `{parts, rows, problems, unlisted, quarantined}`; `quarantine` takes damaged ones out."""
         return await self._report("quarantine" if quarantine else "verify", {}, WRITE_S)
 
+    async def mend(self) -> Mapping[str, Any]:
+        """Make damaged parts again from rows that are still hot: `{parts, rows, from_copies, left}`."""
+        return await self._report("mend", {}, WRITE_S)
+
+    async def vacuum(self) -> Mapping[str, Any]:
+        """Remove what was replaced before the grace period: `{files, bytes}`."""
+        return await self._report("vacuum", {}, WRITE_S)
+
     async def plan(self, rules: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
         """Sizes now and in a year under these rules; the members of `twin.lake.planning.Plan`."""
         return await self._report("plan", {"rules": [dict(rule) for rule in rules]}, READ_S)

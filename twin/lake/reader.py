@@ -7,7 +7,6 @@ answer.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import date
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ from twin.lake.manifest import Manifest
 from twin.lake.pages import COLUMNS, at, beyond, first_rows, json_text, one_of, rows_of
 from twin.lake.parts import dataset_of, files_of, naming
 from twin.lake.rows import HotRows, Wanted
-from twin.lake.tables import DAY_US, arrow_schema
+from twin.lake.tables import DAY_US, arrow_schema, day_start
 
 T = TypeVar("T")
 
@@ -101,7 +100,7 @@ class LakeReader:
                 yield selection._replace(after_row=low, before_row=before)
             return
         days = sorted({part.day for part in chosen(self.manifest.snapshot(), selection)}, reverse=descending)
-        cuts = [_day_start(day) + (DAY_US if descending else 0) for day in _growing(days)]
+        cuts = [day_start(day) + (DAY_US if descending else 0) for day in _growing(days)]
         for this, following in pairwise((None, *cuts, None)):
             start, end = (following, this) if descending else (this, following)
             yield selection._replace(
@@ -239,10 +238,6 @@ def _growing(items: Sequence[T]) -> Sequence[T]:
         step *= 2
         at += step
     return cuts
-
-
-def _day_start(day: str) -> int:
-    return (date.fromisoformat(day) - date(1970, 1, 1)).days * DAY_US
 
 
 def _expression(selection: Selection) -> pads.Expression:

@@ -6,7 +6,7 @@ removed only when forced to. Whole days go by forgetting their files; single ser
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from things.lake import READINGS, ROLLUPS, ROLLUPS_COLUMNS, Commit, Part, Snapsh
 from twin.lake.compaction import read_parts
 from twin.lake.manifest import Manifest
 from twin.lake.reader import LakeReader, Selection
-from twin.lake.tables import DAY_US, arrow_schema, write_parquet
+from twin.lake.tables import DAY_US, arrow_schema, day_start, write_parquet
 
 KEPT_WINDOWS = ("1h",)
 """Windows of the roll-ups that stay when raw readings go."""
@@ -191,7 +191,7 @@ class Retention:
         """Roll-ups of a day that no roll-up covers yet: none, or one file a window."""
         raw = [part for part in base.parts if part.table == READINGS and part.day == day]
         first, last = min(part.first for part in raw), max(part.last for part in raw)
-        start = (date.fromisoformat(day) - date(1970, 1, 1)) // timedelta(days=1) * DAY_US
+        start = day_start(day)
         made = []
         for window in self._windows:
             folder = f"{ROLLUPS}/{window}/gateway={self.manifest.gateway}/day={day}"

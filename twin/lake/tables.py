@@ -1,6 +1,7 @@
 """The lake's columns as Arrow schemas, and tables as the Parquet files that hold them."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,11 @@ ARROW_TYPES = {
     ColumnType.STRING: pa.string(),
     ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
+
+
+def day_start(day: str) -> int:
+    """µs at which a day begins, as the lake's folders are named."""
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days * DAY_US
 
 
 def arrow_schema(columns: Sequence[Column], gateway: str = "") -> pa.Schema:

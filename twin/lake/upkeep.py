@@ -13,11 +13,15 @@ from things.errors import StorageDamaged
 from things.lake import READINGS, TABLES, Part, Snapshot, day_of
 from twin.lake.compaction import MAX_ROWS, Compactor
 from twin.lake.manifest import Manifest
+from twin.lake.mending import Mender
+from twin.lake.quarantine import records
+from twin.lake.rows import HotRows
 from twin.lake.tables import DAY_US, ROW_GROUP
+from twin.lake.verification import fault_of
 
-FAN = 8
-"""So many parts of a folder are merged at once, whatever their size. A day that is over does with fewer."""
-SHARE = 4
+FAN = 3
+"""So many parts of a folder are merged at least. A day that is over does with fewer."""
+SHARE = 3
 """A day that is over is merged into one when the small parts make up this fraction of the largest."""
 FEW_ROWS = ROW_GROUP
 """So many are written again for any late row."""
@@ -41,25 +45,36 @@ class Kept(NamedTuple):
     """Whether there is more to merge than there was time for."""
     problems: list[str]
     """Damage that keeps parts from being merged."""
+    mended: int
+    """Damaged parts that were made again from hot rows."""
+    aside: int
+    """Rows of parts that are set aside as damaged."""
 
 
 class Upkeep:
     """Keeps one gateway's part of a lake. Only the one writer may."""
 
     def __init__(
-        self, manifest: Manifest, *, max_rows: int = MAX_ROWS, steady: Callable[[], float] = time.monotonic
+        self,
+        manifest: Manifest,
+        hot: HotRows | None = None,
+        *,
+        max_rows: int = MAX_ROWS,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`hot` are the rows that damaged parts may be made again from."""
         self.manifest = manifest
+        self._mender = Mender(manifest, hot)
         self._compactor = Compactor(manifest, max_rows=max_rows)
         self._max_rows = max_rows
         self._steady = steady
 
     def keep(self, budget_s: float) -> Kept:
         """Do what is due; no merge begins after `budget_s`. Raises SkepError where the manifest cannot be read or
-        written; parts that are damaged are left as they are, and named."""
+        written; parts that are damaged are made again, or left as they are and named."""
         until = self._steady() + budget_s
         base = self.manifest.snapshot()
-        merged = written = 0
+        merged = written = mended = 0
         due = False
         problems = []
         for group in list(self._groups(base)):
@@ -69,7 +84,13 @@ class Upkeep:
             try:
                 base = self._compactor.merge(base, group)
             except StorageDamaged as damage:
-                problems.append(damage.detail)
+                again = self._mender.mend_parts([one for one in group if fault_of(self.manifest, one) is not None])
+                mended += again.parts
+                base = self.manifest.snapshot()
+                # What was mended is merged by the next run.
+                due = due or again.parts > 0
+                if again.left or not again.parts:
+                    problems.append(damage.detail)
             else:
                 merged, written = merged + len(group), written + 1
         swept = self._compactor.sweep(base)
@@ -89,6 +110,8 @@ class Upkeep:
             commits=len(self.manifest.numbers()),
             due=due,
             problems=problems,
+            mended=mended,
+            aside=sum(part.rows for part in records(self.manifest, base)),
         )
 
     def _groups(self, snapshot: Snapshot) -> Iterator[Sequence[Part]]:
@@ -110,13 +133,12 @@ class Upkeep:
     def _chosen(self, parts: Sequence[Part], *, is_over: bool) -> Sequence[Part]:
         """The parts of a folder to merge, of those ordered by rising size; none if it does not pay yet."""
         fitting = self._fitting(parts)
-        while len(fitting) > FAN and fitting[-1].rows > SHARE * sum(part.rows for part in fitting[:-1]):
+        rows = sum(part.rows for part in fitting)
+        if is_over and len(fitting) >= 2 and (rows <= FEW_ROWS or rows - fitting[-1].rows >= fitting[-1].rows / SHARE):
+            return fitting
+        while len(fitting) >= FAN and fitting[-1].rows > SHARE * sum(part.rows for part in fitting[:-1]):
             # So much larger than all before it that writing it again does not pay.
             fitting.pop()
-        rows = sum(part.rows for part in fitting)
-        small = rows - fitting[-1].rows
-        if is_over and len(fitting) >= 2 and (rows <= FEW_ROWS or small * SHARE >= fitting[-1].rows):
-            return fitting
         return fitting if len(fitting) >= FAN else ()
 
     def _fitting(self, parts: Sequence[Part]) -> list[Part]:

@@ -1,7 +1,6 @@
 """Verification: every file the manifest names is there, is the one that was written, and holds the rows it should.
 
-What is damaged can be set aside under `_quarantine/`, by a commit that says so: readers then go on without it, and
-nothing is deleted.
+What is damaged can be set aside (`twin.lake.quarantine`): readers then go on without it.
 """
 
 import hashlib
@@ -11,10 +10,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from things.lake import SCHEMA_KEY, SCHEMA_VERSION, TABLES, Commit, Part
+from things.lake import SCHEMA_KEY, SCHEMA_VERSION, TABLES, Part
 from twin.lake.manifest import Manifest
+from twin.lake.quarantine import set_aside
 
-QUARANTINE = "_quarantine"
 CHUNK = 1 << 20
 
 
@@ -36,7 +35,7 @@ def verify(manifest: Manifest, *, quarantine: bool = False) -> Verified:
     rows = 0
     damaged: list[Part] = []
     for part in snapshot.parts:
-        fault = _fault(manifest, part)
+        fault = fault_of(manifest, part)
         if fault is None:
             rows += part.rows
             continue
@@ -54,24 +53,12 @@ def verify(manifest: Manifest, *, quarantine: bool = False) -> Verified:
         )
     unlisted = list(_unlisted(manifest, {part.path for part in snapshot.parts}))
     if quarantine and damaged:
-        for part in damaged:
-            if manifest.place.exists(part.path):
-                data = manifest.place.read(part.path)
-                manifest.place.write(f"{QUARANTINE}/{part.path}", lambda file, data=data: file.write(data))  # type: ignore[misc]
-        manifest.commit(
-            snapshot,
-            Commit(
-                gateway=snapshot.gateway,
-                seq=snapshot.seq + 1,
-                first=snapshot.sealed + 1,
-                last=snapshot.sealed,
-                replaces=tuple(part.path for part in damaged),
-            ),
-        )
+        set_aside(manifest, snapshot, damaged)
     return Verified(len(snapshot.parts), rows, problems, unlisted, len(damaged) if quarantine else 0)
 
 
-def _fault(manifest: Manifest, part: Part) -> tuple[str, str] | None:
+def fault_of(manifest: Manifest, part: Part) -> tuple[str, str] | None:
+    """What is wrong with a part, as code and detail; None if it is what was written."""
     place = manifest.place
     if not place.exists(part.path):
         return "missing", "the file is not there"

@@ -27,9 +27,11 @@ from twin.lake.compaction import Compactor
 from twin.lake.export import export
 from twin.lake.hot import HotFiles
 from twin.lake.manifest import GRACE_US, Manifest
+from twin.lake.mending import Mender
 from twin.lake.places import LocalPlace, place_of
 from twin.lake.planning import plan
 from twin.lake.protocol import IDLE_S, error_of
+from twin.lake.quarantine import records
 from twin.lake.reader import LakeReader, Selection
 from twin.lake.retention import KEPT_WINDOWS, Retention, RetentionRule
 from twin.lake.sealing import Beside, Sealer
@@ -80,6 +82,8 @@ class Worker:
             "keep": self._keep,
             "retain": self._retain,
             "quarantine": self._quarantine,
+            "mend": self._mend,
+            "vacuum": self._vacuum,
         }
 
     @property
@@ -105,7 +109,7 @@ class Worker:
 
     def _keep(self, budget_s: float) -> Answer:
         with self._only_writer():
-            return Upkeep(self._manifest).keep(budget_s)._asdict()
+            return Upkeep(self._manifest, self._hot).keep(budget_s)._asdict()
 
     def _retain(
         self,
@@ -129,6 +133,7 @@ class Worker:
             "rows": sum(part.rows for part in snapshot.parts if part.table == "readings"),
             "marks": dict(snapshot.marks),
             "set_aside": sum(part.rows for part in snapshot.parts if part.table == SET_ASIDE),
+            "damaged": sum(part.rows for part in records(self._manifest, snapshot)),
         }
 
     def _rows(
@@ -164,6 +169,14 @@ class Worker:
     def _quarantine(self) -> Answer:
         with self._only_writer():
             return verify(self._manifest, quarantine=True)._asdict()
+
+    def _mend(self) -> Answer:
+        with self._only_writer():
+            return Mender(self._manifest, self._hot).mend()._asdict()
+
+    def _vacuum(self) -> Answer:
+        with self._only_writer():
+            return Compactor(self._manifest).sweep(self._manifest.snapshot())._asdict()
 
     def _plan(self, rules: list[dict[str, Any]] | None = None) -> Answer:
         return plan(self._manifest, self._hot, [RetentionRule(**rule) for rule in rules or ()])._asdict()

@@ -46,6 +46,12 @@ class Lake:
         self.asked.append(("verify", quarantine))
         return {"problems": []}
 
+    async def mend(self) -> Mapping[str, Any]:
+        return {"parts": 2}
+
+    async def vacuum(self) -> Mapping[str, Any]:
+        return {"files": 7}
+
     async def plan(self, rules: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
         return {"bytes": 1}
 
@@ -62,6 +68,11 @@ async def test_configured_rules_hold_unless_others_are_given() -> None:
 
     _, lake = await called("retain", rules=[{"thingID": "dtw:mill:pump", "days": 1}], windows=["1h"], force=True)
     assert lake.asked == [("retain", ([{"thing_id": "dtw:mill:pump", "days": 1.0}], ["1h"], True, False))]
+
+
+@pytest.mark.parametrize(("method", "report"), [("mend", {"parts": 2}), ("vacuum", {"files": 7})])
+async def test_what_the_process_reports_is_handed_on(method: str, report: object) -> None:
+    assert (await called(method))[0] == report
 
 
 async def test_plan_tells_what_is_due_and_removes_nothing() -> None:
