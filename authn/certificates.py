@@ -4,7 +4,7 @@ Made at first start in `{home}/certs`: `ca.pem` (give it to clients) and `ca.key
 are 0600 and refused if others may read them. The server certificate is renewed at two thirds of its life, or at once
 when a name is missing in it that the authority may certify (`authn.name_constraints`). Contexts that were handed out
 take a renewed certificate for new connections; open ones are not disturbed. Own certificates may be configured
-instead; then they are watched, not renewed.
+instead; then they are watched, not renewed, and a pair that cannot be served is not taken.
 """
 
 import ipaddress
@@ -13,7 +13,6 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from authn.keyfiles import make_private_folder, read_private
 from authn.name_constraints import CLIENT, constraints, may_certify
+from authn.served import ServerFiles, read_pair
 from things.errors import ConfigInvalid, Invalid, StorageDamaged
 from things.hosts import LOOPBACK
 from things.names import checked_account
@@ -39,14 +39,6 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2; forward secrecy and authenticated encryption only. TLS 1.3 suites are all of that kind."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFiles:
-    """Where the certificate and key that are served lie."""
-
-    certificate: Path
-    key: Path
 
 
 class Certificates:
@@ -71,11 +63,12 @@ class Certificates:
             self._make_ca()
         self._ca = _certificate(self.ca_file)
         self._ca_key = _key(folder / "ca.key")
-        if own is not None:
-            read_private(own.key)
-            _certificate(own.certificate)
-        elif not self.files.certificate.exists() or self._is_due():
+        if own is None and (not self.files.certificate.exists() or self._is_due()):
             self._make_server()
+        self._looked = self._read = self.files.signature()
+        self._served = read_pair(self.files, now=self._now())
+        self.problem: str | None = None
+        """Why what lies in the own files now is not served."""
 
     @property
     def ca_file(self) -> Path:
@@ -102,15 +95,19 @@ class Certificates:
 
     def server_context(self) -> ssl.SSLContext:
         """A context for one listener: TLS 1.2 or later; client certificates are asked for and must be ours if given."""
+        context = self._made_context()
+        self._contexts.append(context)
+        return context
+
+    def _made_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(CIPHERS)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_STRICT
-        context.load_verify_locations(cadata=self.ca_file.read_text())
-        self._load(context)
-        self._contexts.append(context)
+        context.load_verify_locations(cadata=self.ca_pem)
+        self._served.load_into(context)
         return context
 
     def client_context(self) -> ssl.SSLContext:
@@ -121,24 +118,49 @@ class Certificates:
         """Make (or, with own files, read again) the server certificate and serve it to new connections."""
         if self._own is None:
             self._make_server()
-        self.reload()
+        self.read()
+        self.serve()
         log.info("the server certificate was renewed", extra={"expires": self.expires().isoformat()})
 
     def prepare(self, names: Sequence[str]) -> bool:
         """Make a server certificate for these names unless the one there has them all; for a thread, since it syncs
-        files. True: `reload` is to follow, in the loop. A name that is gone stays until the next one is made."""
-        if self._own is not None:
-            return False
+        files. True: `serve` is to follow, in the loop. A name that is gone stays until the next one is made."""
         self._names = tuple(names)
-        if not self._is_due():
+        if self._own is not None or not self._is_due():
             return False
         self._make_server()
+        self.read()
         return True
 
-    def reload(self) -> None:
-        """Serve the files as they are now to new connections."""
+    def has_changed(self) -> bool:
+        """Whether the files are others than were read last, and are no longer being replaced: this and the last call
+        found the same. For a thread."""
+        found = self.files.signature()
+        is_settled, self._looked = found == self._looked, found
+        return is_settled and found != self._read
+
+    def read(self) -> None:
+        """Read the files again, for a thread; `serve` is to follow, in the loop. Raises ConfigInvalid for what cannot
+        be served: the former pair stays."""
+        self._read = self.files.signature()
+        try:
+            with self._making:
+                self._served = read_pair(self.files, now=self._now(), instead_of=self._served)
+        except ConfigInvalid as error:
+            self.problem = error.detail
+            raise
+        self.problem = None
+
+    def serve(self) -> None:
+        """Show to new connections what was read last."""
+        served = self._made_context()
+
+        def show(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _first: ssl.SSLContext) -> None:
+            connection.context = served
+
+        # A context keeps a pair for each kind of key: an RSA certificate would stand beside the ECDSA one before it.
         for context in self._contexts:
-            self._load(context)
+            context.sni_callback = show
 
     def renew_if_due(self) -> bool:
         """Rotate when two thirds of the life are over; to be called about once a day. True if it did."""
@@ -148,7 +170,8 @@ class Certificates:
         return True
 
     def expires(self) -> datetime:
-        return _certificate(self.files.certificate).not_valid_after_utc
+        """When what is served ends."""
+        return self._served.certificate.not_valid_after_utc
 
     def ends(self) -> Mapping[str, datetime]:
         """When the server's certificate and that of the local authority end."""
@@ -164,8 +187,16 @@ class Certificates:
                 found.append(f"the {what} certificate expired on {end:%Y-%m-%d}")
             elif days <= WARN_DAYS:
                 found.append(f"the {what} certificate expires on {end:%Y-%m-%d}")
-        if _certificate(self.files.certificate).not_valid_before_utc > now + timedelta(days=1):
+        if self._served.certificate.not_valid_before_utc > now + timedelta(days=1):
             found.append("the server certificate is not valid yet; is the clock right?")
+        if self.problem is not None:
+            found.append(f"{self.problem}; the former certificate is served until that is mended")
+        if self._own is not None and not any(self._served.is_for(name) for name in self._names):
+            said = ", ".join(self._served.names()) or "nobody"
+            found.append(
+                f"the server certificate is for {said}, which is none of this gateway's names: set gateway.names, or "
+                "clients refuse it"
+            )
         if outside := [name for name in self._names if self._own is None and not may_certify(self._ca, name)]:
             found.append(
                 f"the local authority may not certify {', '.join(outside)}, which it was not made for: use own "
@@ -267,15 +298,6 @@ class Certificates:
             return True
         carried = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return any(_alternative(name) not in carried for name in self._names if may_certify(self._ca, name))
-
-    def _load(self, context: ssl.SSLContext) -> None:
-        files = self.files
-        read_private(files.key)
-        try:
-            with self._making:
-                context.load_cert_chain(files.certificate, files.key)
-        except ssl.SSLError as error:
-            raise ConfigInvalid(f"{files.certificate} and {files.key} do not belong together") from error
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock() / 1_000_000, UTC).replace(microsecond=0)

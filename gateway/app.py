@@ -23,7 +23,7 @@ import anyio
 import uvloop
 from anyio.abc import TaskStatus
 
-from gateway import announcement, logs, reloading
+from gateway import announcement, logs, reloading, server_certificate
 from gateway.assembly import Assembly
 from gateway.config import Config
 from gateway.home import COMMAND, RUNTIME, prepared, write_whole
@@ -60,6 +60,7 @@ async def started(home: Path, config: Config | None = None, *, who: str = RUNTIM
                 core.start_soon(assembly.chores.serve)
                 core.start_soon(assembly.backups.serve)
                 core.start_soon(finder.watch, names, assembly.renamed)
+                core.start_soon(server_certificate.serve, assembly.certificates, stores.authenticator.audit)
                 core.start_soon(stores.stocktaking.keep, lambda: stores.progress, stores.marks)
                 try:
                     # Bindings end first: they answer what is being committed while the core still runs.

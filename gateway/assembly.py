@@ -6,12 +6,11 @@ Nothing runs yet: `gateway.app` starts what is put together here, and ends it.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 
-from authn.certificates import Certificates, ServerFiles
+from authn.certificates import Certificates
 from authn.own_service import AuthnUser
 from authn.service import AuthnAdmin
 from authz.service import AuthzAdmin, AuthzUser
@@ -47,6 +46,7 @@ from gateway.queues import Queues
 from gateway.retention import Retention
 from gateway.running import MQTT_PATH, Running
 from gateway.sealing import Sealing
+from gateway.server_certificate import own_certificate
 from gateway.stores import Stores
 from gateway.upkeep import Upkeep
 from runtime.core import Runtime, Storage
@@ -57,7 +57,7 @@ from runtime.services.lake import LakeService
 from runtime.services.requests import RequestsService
 from things.addresses import Address, TwinID
 from things.context import CONTEXT
-from things.errors import ConfigInvalid, SkepError
+from things.errors import SkepError
 from things.holdings import Holdings
 from things.hosts import Names
 from things.identity import AccountType, Principal
@@ -89,7 +89,7 @@ class Assembly:
             stores.home / "certs",
             stores.clocks.now,
             names=names.certified(_tls_hosts(config)),
-            own=_own_certificate(config),
+            own=own_certificate(config),
         )
         views = TwinViews(twin.directory, stores.authorizer, forms_of=self._forms_of, urls=self.places.urls)
         self.runtime = Runtime(
@@ -267,7 +267,7 @@ class Assembly:
         try:
             certified = names.certified(_tls_hosts(self._stores.config))
             if await anyio.to_thread.run_sync(self.certificates.prepare, certified):
-                self.certificates.reload()
+                self.certificates.serve()
                 log.info("server certificate made anew", extra={"names": certified})
         except (SkepError, OSError) as error:
             # Housekeeping finds the missing name and tries again.
@@ -376,15 +376,6 @@ def _merged(*descriptions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _tls_hosts(config: Config) -> Sequence[str]:
     """The hosts on which the server certificate is served."""
     return [parse_listener(one)[0] for one in (config.http.https, config.mqtt.mqtts) if one]
-
-
-def _own_certificate(config: Config) -> ServerFiles | None:
-    certificate, key = config.security.certificate, config.security.certificate_key
-    if not certificate and not key:
-        return None
-    if not certificate or not key:
-        raise ConfigInvalid("security.certificate and security.certificate_key go together")
-    return ServerFiles(certificate=Path(certificate), key=Path(key))
 
 
 def _retention(config: Config) -> Sequence[Mapping[str, Any]]:

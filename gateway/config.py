@@ -217,8 +217,14 @@ class Security(Section):
     login_attempts_per_minute: int = Field(10, ge=1, description="per account and per source, released by time")
     insecure: bool = Field(False, description="allow plain listeners beyond loopback; logged at every start")
     certificate: str | None = Field(None, description="own server certificate (PEM); made by the local CA if empty")
-    certificate_key: str | None = Field(None, description="its key (PEM, 0600)")
+    certificate_key: str | None = Field(None, description="its key (PEM, 0600, no passphrase)")
     policies: str | None = Field(None, description="folder of policy files; {home}/policies if empty")
+
+    @model_validator(mode="after")
+    def _is_pair(self) -> "Security":
+        if bool(self.certificate) != bool(self.certificate_key):
+            raise ValueError("certificate and certificate_key go together")
+        return self
 
 
 class AuditLog(Section):

@@ -55,8 +55,9 @@ async def reload(running: Running) -> None:
     else:
         failed += [f"policies: {stores.authorizer.problem}"] if stores.authorizer.problem else []
     try:
-        running.certificates.reload()
-    except (SkepError, OSError) as error:  # of ssl too
+        await anyio.to_thread.run_sync(running.certificates.read)
+        running.certificates.serve()
+    except SkepError as error:
         failed.append(f"certificates: {error}")
     said = {"failed": "; ".join(failed), "later": " ".join(later)}
     details = {name: text for name, text in said.items() if text}

@@ -198,16 +198,18 @@ def _health(home: Path) -> str:
 
 
 def _certificate(home: Path) -> str:
-    from cryptography import x509
+    from gateway.config import Config
+    from gateway.server_certificate import lying
 
-    path = home / "certs" / "server.pem"
-    if not path.exists():
+    found = lying(home, Config.load(home))
+    if found is None:
         return "made at the first start"
-    until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    path, until = found
     left = until - datetime.now(UTC)
     if left.total_seconds() <= 0:
-        raise SkepError(f"expired at {until:%Y-%m-%d}; restart the runtime to renew it")
-    return f"valid for {left.days} more days"
+        how = f"put another one into {path}" if path.parent != home / "certs" else "restart the runtime to renew it"
+        raise SkepError(f"expired at {until:%Y-%m-%d}; {how}")
+    return f"{path} is valid for {left.days} more days"
 
 
 def _clock(home: Path) -> str:

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 import authn.certificates
-from authn.certificates import Certificates, ServerFiles
+from authn.certificates import Certificates
 from authn.name_constraints import may_certify
+from authn.served import ServerFiles
+from tests.pairs import make_pair, own_files, shown_serial
 from things.errors import BadAddress, ConfigInvalid
 from things.identity import shown_certificate
 
@@ -191,6 +194,110 @@ def test_own_certificates_are_served_watched_and_not_renewed(tmp_path: Path) -> 
     assert [text.split()[3] for text in ended] == ["expired"]
 
 
+async def test_another_own_certificate_is_shown_whatever_kind_its_key_is_of(tmp_path: Path) -> None:
+    files = own_files(tmp_path / "own")
+    make_pair(files)
+    certificates = Certificates(tmp_path / "certs", Clock(), own=files)
+
+    async with Listener(certificates) as listener:
+        for is_rsa in (True, False, True):
+            made = make_pair(files, is_rsa=is_rsa)
+            certificates.read()
+            certificates.serve()
+
+            assert await shown_serial(listener.port) == made.serial_number
+    assert certificates.expires() == made.not_valid_after_utc
+
+
+async def test_a_pair_that_is_being_replaced_is_waited_for(tmp_path: Path) -> None:
+    files, other = own_files(tmp_path / "own"), own_files(tmp_path / "other")
+    make_pair(files)
+    certificates = Certificates(tmp_path / "certs", Clock(), own=files)
+    assert not certificates.has_changed()
+
+    make_pair(other)
+    other.certificate.replace(files.certificate)
+    first = certificates.has_changed()
+    other.key.replace(files.key)
+    second, third = certificates.has_changed(), certificates.has_changed()
+    certificates.read()
+
+    assert (first, second, third) == (False, False, True)
+    assert not certificates.has_changed()
+
+
+def _bad(files: ServerFiles, kind: str) -> None:
+    match kind:
+        case "not of this key":
+            key = files.key.read_bytes()
+            make_pair(files)
+            files.key.write_bytes(key)
+        case "no certificate":
+            files.certificate.write_text("-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n")
+        case "no key":
+            files.key.write_text("none")
+        case "missing":
+            files.certificate.unlink()
+        case "ended":
+            make_pair(files, days=-1)
+        case "for clients":
+            make_pair(files, usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+        case "encrypted":
+            make_pair(files, passphrase=b"a passphrase")
+        case "open to others":
+            files.key.chmod(0o644)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("not of this key", "do not belong together"),
+        ("no certificate", "does not hold a certificate"),
+        ("no key", "does not hold a private key"),
+        ("missing", "own.pem cannot be read: No such file"),
+        ("ended", "ended on"),
+        ("for clients", "is not for servers"),
+        ("encrypted", "is encrypted"),
+        ("open to others", "chmod 600"),
+    ],
+)
+async def test_an_own_certificate_that_cannot_be_served_is_refused_and_the_former_one_stays(
+    tmp_path: Path, kind: str, said: str
+) -> None:
+    files = own_files(tmp_path / "own")
+    former = make_pair(files)
+    certificates = Certificates(tmp_path / "certs", Clock(), own=files)
+    async with Listener(certificates) as listener:
+        _bad(files, kind)
+
+        with pytest.raises(ConfigInvalid, match=said):
+            certificates.read()
+        certificates.serve()
+
+        assert await shown_serial(listener.port) == former.serial_number
+        assert [said in text and "former certificate is served" in text for text in certificates.warnings()] == [True]
+        files.certificate.unlink(missing_ok=True)
+        files.key.unlink()
+        mended = make_pair(files)
+        certificates.read()
+        certificates.serve()
+        assert await shown_serial(listener.port) == mended.serial_number
+        assert certificates.warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "is_known"),
+    [(["gw.example"], True), (["*.example"], True), (["*.gw.example"], False), (["10.0.0.7"], True), ([], False)],
+)
+def test_an_own_certificate_for_other_names_is_a_warning(tmp_path: Path, names: list[str], is_known: bool) -> None:
+    files = own_files(tmp_path / "own")
+    make_pair(files, names=names)
+
+    found = Certificates(tmp_path / "certs", Clock(), names=["localhost", "10.0.0.7", "gw.example"], own=files)
+
+    assert ["none of this gateway's names" in text for text in found.warnings()] == ([] if is_known else [True])
+
+
 def test_a_certificate_from_the_future_is_a_warning_about_the_clock(tmp_path: Path) -> None:
     clock = Clock()
     certificates = Certificates(tmp_path / "certs", clock)
@@ -245,7 +352,7 @@ async def test_a_name_that_comes_later_is_served_to_new_connections_without_a_ne
         with pytest.raises(ssl.SSLCertVerificationError):
             await connect()
         is_new = certificates.prepare(["127.0.0.1", "gw.lan"])
-        certificates.reload()
+        certificates.serve()
         await connect()
 
     assert is_new

@@ -10,7 +10,9 @@ import anyio
 import httpx2
 import pytest
 
+from gateway import server_certificate
 from gateway.reloading import reload
+from tests.pairs import make_pair, own_files, shown_serial
 from tests.support import PUMP, skep
 from tests.trials.process import furnished, runtime_process
 from things.td import ThingDescription
@@ -29,10 +31,12 @@ def logging_as_it_was() -> Iterator[None]:
 
 async def test_level_policies_and_certificates_are_read_again(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with skep(home, tls=True) as runtime:
+    files = own_files(tmp_path / "own")
+    make_pair(files)
+    own = {"certificate": str(files.certificate), "certificate_key": str(files.key)}
+    async with skep(home, tls=True, security=own) as runtime:
         stores = runtime.running.stores
-        loads: list[object] = []
-        runtime.running.certificates._load = loads.append  # type: ignore[method-assign,assignment]
+        other = make_pair(files)
         (home / "skep.toml").write_text('[log]\nlevel = "error"\n', "utf-8")
         (home / "policies").mkdir(exist_ok=True)
         (home / "policies" / "night.json").write_text("{", "utf-8")
@@ -40,13 +44,44 @@ async def test_level_policies_and_certificates_are_read_again(tmp_path: Path) ->
 
         assert logging.getLogger().level == logging.ERROR
         assert stores.authorizer.problem is not None
-        assert loads
+        assert await shown_serial(_port(runtime.https)) == other.serial_number
 
         (home / "policies" / "night.json").unlink()
         (home / "skep.toml").write_text("[log\n", "utf-8")
         await reload(runtime.running)
         assert logging.getLogger().level == logging.ERROR, "what cannot be read stays as it was"
         assert stores.authorizer.problem is None
+
+
+async def test_own_certificates_are_taken_without_being_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_certificate, "EVERY_S", 0.02)
+    files = own_files(tmp_path / "own")
+    make_pair(files)
+    own = {"certificate": str(files.certificate), "certificate_key": str(files.key)}
+    async with skep(tmp_path / "home", tls=True, security=own) as runtime:
+        ports = [_port(runtime.https), _port(runtime.running.mqtts or "")]
+        async with httpx2.AsyncClient(base_url=runtime.http) as anybody:
+
+            async def warnings() -> str:
+                return str((await anybody.get("/readyz")).json().get("warnings", {}))
+
+            other = make_pair(files)
+            with anyio.fail_after(20):
+                while [await shown_serial(port) for port in ports] != [other.serial_number] * 2:
+                    pass
+            assert "certificate" not in await warnings()
+
+            files.certificate.write_text("nothing")
+            with anyio.fail_after(20):
+                while "the former certificate is served" not in await warnings():
+                    pass
+            assert [await shown_serial(port) for port in ports] == [other.serial_number] * 2
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
 async def test_limits_count_at_once_and_other_keys_are_named(

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.pairs import make_pair, own_files
 from tests.skep.commands import Said, Skep
 from tests.skep.runtimes import process
 
@@ -396,6 +397,32 @@ def test_doctor_says_what_a_running_gateway_warns_of(skep: Skep, served: Served)
     found = {item["check"]: item for item in skep("doctor", "--json", "--home", str(served.home)).json()}
 
     assert found["health"]["detail"] == "ready, without warnings"
+
+
+def test_doctor_looks_at_the_owners_certificate(skep: Skep, tmp_path: Path) -> None:
+    files = own_files(tmp_path / "own")
+    make_pair(files)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "skep.toml").write_text(
+        f'[security]\ncertificate = "{files.certificate}"\ncertificate_key = "{files.key}"\n', "utf-8"
+    )
+
+    def found() -> tuple[bool, str]:
+        said = json.loads(skep("doctor", "--json", "--home", str(home)).out)
+        (one,) = [one for one in said if one["check"] == "certificate"]
+        return one["ok"], one["detail"]
+
+    good = found()
+    make_pair(files, days=-1)
+    ended = found()
+    files.key.write_text("none")
+    bad = found()
+
+    assert good == (True, f"{files.certificate} is valid for 89 more days")
+    assert not ended[0]
+    assert f"put another one into {files.certificate}" in ended[1]
+    assert bad == (False, f"{files.key} does not hold a private key in PEM")
 
 
 def test_doctor_finds_what_is_wrong(skep: Skep, tmp_path: Path) -> None:
