@@ -33,6 +33,7 @@ from bindings.mqtt.engines.seam import (
 from bindings.mqtt.forms import forms_of
 from bindings.mqtt.groups import Groups
 from bindings.mqtt.missed import DEFAULT_DEPTH, Depth, MissedRows, missed_by
+from bindings.mqtt.own_rows import OwnRows
 from bindings.mqtt.positions import Positions
 from bindings.mqtt.publishes import Publishes
 from bindings.mqtt.reasons import SERVER_BUSY, filter_reason, reason_code
@@ -86,6 +87,7 @@ class MqttBinding:
         self._sink: Sink
         self._groups: Groups
         self._encoder = PublicationEncoder()
+        self._own_rows = OwnRows()
         self._clients: dict[Link, ClientSession] = {}
         self._away: dict[Link, AwaySession] = {}
         self._positions = positions or Positions()
@@ -232,7 +234,7 @@ class MqttBinding:
         has too many, and then the link is closed."""
         session = self._clients.get(link)
         if session is None:
-            session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder, self.places)
+            session = self._made(link)
             try:
                 self._sink.sessions.opened(session)
             except SkepError as error:
@@ -242,6 +244,10 @@ class MqttBinding:
                 return None
             self._clients[link] = session
         return session
+
+    def _made(self, link: Link) -> ClientSession:
+        sink = self._sink
+        return ClientSession(sink.new_id(), link, sink.sessions, self._encoder, self.places, self._own_rows)
 
     # ------------------------------------------------------------ the gate: filters
 
@@ -297,7 +303,7 @@ class MqttBinding:
         session = self._clients.get(link)
         if session is None:
             # Its client is long gone: nothing is to be sent to it, so the register need not know of it.
-            session = ClientSession(self._sink.new_id(), link, self._sink.sessions, self._encoder, self.places)
+            session = self._made(link)
         principal = self._sink.authenticator.standing(session.principal)
         if principal is None:
             log.info(

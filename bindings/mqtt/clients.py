@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from bindings.mqtt.engines.seam import Closed, Flow, Grant, Link, Publish, SubscribeOptions
 from bindings.mqtt.inbox import MAX_HELD, Answer, Inbox
 from bindings.mqtt.order import PublishOrder
+from bindings.mqtt.own_rows import OwnRows
 from bindings.mqtt.topics import (
     InboxFilter,
     SystemFilter,
@@ -133,6 +134,7 @@ class ClientSession:
         "_is_5",
         "_order",
         "_origin",
+        "_own_rows",
         "_places",
         "_sessions",
         "_system",
@@ -146,7 +148,13 @@ class ClientSession:
     binding = BINDING
 
     def __init__(
-        self, session_id: str, link: Link, sessions: Sessions, encoder: PublicationEncoder, places: Places
+        self,
+        session_id: str,
+        link: Link,
+        sessions: Sessions,
+        encoder: PublicationEncoder,
+        places: Places,
+        own_rows: OwnRows,
     ) -> None:
         self.session_id = session_id
         self.principal: Principal = link.principal
@@ -157,6 +165,7 @@ class ClientSession:
         self._sessions = sessions
         self._encoder = encoder
         self._places = places
+        self._own_rows = own_rows
         self._is_5 = link.protocol_level >= MQTT_5
         self._things: dict[str, Subscription] = {}
         # Made for who publishes or asks: thousands of clients only watch.
@@ -264,7 +273,9 @@ class ClientSession:
         if len(tags) == 1 and isinstance(sole := tags[0], Subscription):
             # Nearly always; the same as below without the collections.
             each = sole.options
-            if not (is_own and each.no_local):
+            if is_own and each.no_local:
+                self._withheld(publication)
+            else:
                 qos = (1 if each.qos else 0) if publication.durable else 0
                 retain = each.retain_as_published and publication.kind in (Kind.PROPERTY, Kind.TD)
                 ids = () if each.subscription_id is None else (each.subscription_id,)
@@ -276,11 +287,20 @@ class ClientSession:
                 else:
                     self._sessions.dropped(self, publication.kind, "no-topic")
             return
-        options = [
-            tag.options for tag in tags if isinstance(tag, Subscription) and not (is_own and tag.options.no_local)
-        ]
+        options = [tag.options for tag in tags if isinstance(tag, Subscription)]
+        if is_own and any(each.no_local for each in options):
+            self._withheld(publication)
+            options = [each for each in options if not each.no_local]
         if options:
             self.deliver(publication, options)
+
+    def _withheld(self, publication: Publication) -> None:
+        if publication.row_id:
+            self._own_rows.add((self.principal.account, self.link.client_id), publication.row_id)
+
+    def is_own(self, row_id: int) -> bool:
+        """Whether the client published this row, as far back as that is known; asked for filters without local."""
+        return self._own_rows.has((self.principal.account, self.link.client_id), row_id)
 
     def deliver(
         self,

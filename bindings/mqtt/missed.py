@@ -125,10 +125,14 @@ def _deliveries(
         texts = matching.get(series)
         if texts is None:
             texts = matching[series] = asked.matching(publication.twin, publication.kind, publication.name)
+        row_id = publication.row_id
         options = [
             each
             for text in texts
-            if (each := filters.get(text)) is not None and each.qos and publication.row_id > each.since_row
+            if (each := filters.get(text)) is not None
+            and each.qos
+            and row_id > each.since_row
+            and not (each.no_local and session.is_own(row_id))
         ]
         delivery = session.delivery(publication, options) if options else None
         if delivery is not None and gap:

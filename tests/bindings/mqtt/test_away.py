@@ -267,6 +267,28 @@ async def test_an_account_that_lost_its_rights_while_nothing_ran_has_no_session_
             assert await client.settle() == []
 
 
+async def test_a_bridge_without_local_is_not_given_its_own_when_it_catches_up(tmp_path: Path) -> None:
+    """Too slow for its queue, and gone and back: both read history."""
+    limits = Limits(max_inflight=1, max_queued=2)
+    async with lamp_house(tmp_path / "home", NativeEngine, limits=limits) as lamp:
+        async with watcher(lamp, "lights", v5=True) as bridge, lamp.client("lights", "other") as other:
+            bridge.paho.manual_ack_set(True)
+            await bridge.subscribe(EVENTS, noLocal=True)
+            for number in range(8):
+                sender = bridge if number % 2 else other
+                await sender.publish("agents/lights/event/lamp/overheated", number)
+            assert (await bridge.receive()).value == 0
+        await left(lamp, "lights")
+        async with lamp.client("lights", "other") as other:
+            await other.publish("agents/lights/event/lamp/overheated", 8)
+
+        async with watcher(lamp, "lights", v5=True) as bridge:
+            assert [(await bridge.receive()).value for _ in range(5)] == [0, 2, 4, 6, 8]
+            await caught_up(lamp)
+            await bridge.publish("agents/lights/event/lamp/overheated", 9)
+            assert await bridge.settle() == []
+
+
 ROOT = Principal(account="admin1", type=AccountType.CONSUMER, role=Role.ADMIN)
 
 

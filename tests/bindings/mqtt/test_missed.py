@@ -29,6 +29,9 @@ class Watcher:
     _is_5 = True
     delivery = ClientSession.delivery
 
+    def is_own(self, row_id: int) -> bool:
+        return row_id == 2
+
 
 def missed(row_id: int, thing: str, payload: bytes = b"1") -> StoredPublication:
     twin = TwinID.parse(f"dtw:mill:{thing}")
@@ -81,3 +84,13 @@ def test_the_first_delivery_behind_a_gap_says_so() -> None:
 
     assert none is None
     assert [[value for name, value in one.user_properties if name == "gap"] for one in found if one] == [["7"], []]
+
+
+def test_what_the_client_published_itself_is_left_out_for_filters_without_local() -> None:
+    filters = Looked({"a": SubscribeOptions(qos=1, no_local=True)})
+    asked = ByPattern((Pattern("mill"), name) for name in "ab")
+    rows = Rows(publications=[missed(row, "pump") for row in (1, 2, 3)], last_row=3, has_more=False)
+
+    assert [one and one.row_id for one in made(rows, asked, filters)] == [1, None, 3]
+    filters["b"] = SubscribeOptions(qos=1)
+    assert [one and one.row_id for one in made(rows, asked, filters)] == [1, 2, 3]
