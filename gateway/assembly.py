@@ -208,6 +208,7 @@ class Assembly:
                 max_streams_per_account=config.http.max_streams_per_account,
                 poll_interval_s=config.http.poll_interval_s,
                 max_connections=self.descriptors.http,
+                trusted_proxies=config.http.proxies,
             ),
             tls=tls if config.http.https else None,
             accounts=stores.authenticator,

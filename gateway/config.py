@@ -15,6 +15,7 @@ from gateway import config_sources
 from gateway.config_sources import Settings
 from things.errors import ConfigInvalid, Problem
 from things.hosts import checked_names, checked_public_url
+from things.network import Network, checked_networks
 from things.suggestions import did_you_mean
 
 FILE_NAME = "skep.toml"
@@ -61,12 +62,28 @@ class HTTP(Section):
     allowed_origins: tuple[str, ...] = Field(
         (), description="origins of other sites whose pages may use a cookie or WebSocket here"
     )
+    trusted_proxies: tuple[str, ...] = Field(
+        (), description="addresses and networks of proxies whose X-Forwarded-For, -Proto and -Host are believed"
+    )
     max_body_bytes: int = Field(262_144, ge=1_024, description="one message; larger requests get 413")
     max_batch_bytes: int = Field(4_194_304, ge=1_024, description="a batch of up to 5,000 messages")
     poll_interval_s: float = Field(
         30.0, gt=0, description="an agent that asks for requests less often counts as disconnected"
     )
     max_streams_per_account: int = Field(50, ge=1, description="open event streams; each holds a bounded queue")
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            checked_networks(networks)
+        except ConfigInvalid as error:
+            raise ValueError(error.detail) from error
+        return networks
+
+    @property
+    def proxies(self) -> tuple[Network, ...]:
+        return checked_networks(self.trusted_proxies)
 
 
 class MQTT(Section):

@@ -1,6 +1,11 @@
 """Addresses of hosts."""
 
-from ipaddress import ip_address
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from things.errors import ConfigInvalid
+
+Network = IPv4Network | IPv6Network
 
 
 def is_loopback(host: str) -> bool:
@@ -18,3 +23,17 @@ def is_loopback(host: str) -> bool:
 def is_link_local(host: str) -> bool:
     """Whether an address is only good together with an interface of its user."""
     return ip_address(host.partition("%")[0]).is_link_local
+
+
+def checked_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Configured addresses and networks (`192.0.2.7`, `10.0.0.0/8`, `fd00::/8`); raises ConfigInvalid."""
+    found = []
+    for text in texts:
+        try:
+            network = ip_network(text)
+        except ValueError as error:
+            raise ConfigInvalid(f"{text!r} is neither an address nor a network, such as 10.0.0.0/8") from error
+        if not network.prefixlen:
+            raise ConfigInvalid(f"{text!r} is everybody")
+        found.append(network)
+    return tuple(found)

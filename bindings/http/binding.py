@@ -41,6 +41,7 @@ from bindings.http.tickets import Tickets
 from bindings.web.connections import Connections, HTTPConnection, LocalConnection, TLSConnection
 from bindings.web.listeners import bound, bound_unix, serving
 from bindings.web.mounts import Mounts
+from bindings.web.proxies import ProxiedRequests
 from runtime.ports import DirectoryChange, Entry, Sink
 from things.addresses import TwinID
 from things.errors import ConfigInvalid
@@ -202,7 +203,8 @@ class HttpBinding:
 
     def _application(self, context: HttpContext) -> ASGIApp:
         api = Application(context, Routes(all_routes(self._documents)))
-        return Mounts(self._mounts, api, self._places.is_own_origin)
+        app = Mounts(self._mounts, api, self._places.is_own_origin)
+        return ProxiedRequests(app, self._connections.proxies) if self._connections.proxies else app
 
     def held_by(self, account: str | None) -> Iterable[Holding]:
         """The tickets that were given; as `things.holdings.Holdings`."""

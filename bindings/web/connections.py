@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from bindings.web.coalesced_writes import CoalescingTransport
 from bindings.web.intake import Intake
 from bindings.web.limits import ConnectionLimits
+from bindings.web.proxies import TrustedProxies
 from bindings.web.upgraded import WebSocketConnection
 from things.identity import Principal, shown_certificate
 from things.jsontext import encode
@@ -36,6 +37,7 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
+        self.proxies = TrustedProxies(limits.trusted_proxies)
         self.stalled: set[HTTPConnection] = set()
         """Those whose client does not read what it is sent."""
         self._open = 0
@@ -45,7 +47,9 @@ class Connections:
         """Whether one more may be opened from there ("" on the control socket)."""
         if self._open >= self.limits.max_connections:
             return False
-        return not source or is_loopback(source) or self._by_source[source] < self.limits.max_connections_per_source
+        if not source or is_loopback(source) or source in self.proxies:
+            return True
+        return self._by_source[source] < self.limits.max_connections_per_source
 
     def opened(self, source: str) -> None:
         self._open += 1

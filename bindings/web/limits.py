@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from things.network import Network
+
 Address = tuple[str, int]
 """Host and port; port 0 is any free one."""
 
@@ -22,7 +24,9 @@ class ConnectionLimits:
     """A client that takes nothing of its reply for so long is cut off."""
     max_connections: int = 10_000
     max_connections_per_source: int = 2_000
-    """One address may not take all; loopback is not counted."""
+    """One address may not take all; loopback and trusted proxies, behind which are many, are not counted."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Who is believed where a request came from, and how."""
     keep_alive_s: int = 30
     graceful_s: float = 3.0
     """How long running exchanges may take at the end."""

@@ -72,5 +72,12 @@ def test_what_is_no_listener_is_refused(text: str) -> None:
         parse_listener(text)
 
 
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "0.0.0.0/0", "panel.example", "*"])
+def test_a_proxy_is_trusted_by_address_or_network(text: str) -> None:
+    assert len(Config.of({"http": {"trusted_proxies": ["192.0.2.7", "fd00::/8"]}}).http.proxies) == 2
+    with pytest.raises(ConfigInvalid, match="trusted_proxies"):
+        Config.of({"http": {"trusted_proxies": [text]}})
+
+
 def test_every_key_has_a_reason() -> None:
     assert all(description for _, description in keys())
