@@ -4,9 +4,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(shell cksum < pyproject.toml | tr ' ' '-')
 TESTS ?= tests
-# Two files at a time, in the order of tests/conftest.py; a file's tests stay together, so that one Spark session serves
-# them. PARALLEL= runs one by one.
-PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three files at a time, since much of what a test takes is waiting, in the order of tests/conftest.py; a file's tests
+# stay together, so that one Spark session serves them. PARALLEL= runs one by one.
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test check format bench trial audit clean
 

@@ -1,8 +1,11 @@
 """Fixtures every test may use, and how long a test may take."""
 
 import gc
+import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +18,15 @@ PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
 LARGE = ("spark", "node", "browser")
+
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 << 30
+"""Free space without which temporary folders stay on the disk."""
+
+# A runtime syncs its new stores a hundred times before it is ready, and tests start two thousand of them. What a kill
+# leaves behind is the same in a file system in memory; the benchmarks, and `PYTEST_DEBUG_TEMPROOT`, use the disk.
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # How long an example takes, or its making, says how busy the machine is and nothing of what is tested.
 settings.register_profile("skep", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -205,7 +205,9 @@ class Client:
         self._clean = clean
         self._connect_properties = connect_properties
         options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5} if v5 else {"clean_session": clean}
-        self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id or account, **options)
+        self.paho = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id or account, reconnect_on_failure=False, **options
+        )
         self.paho.username_pw_set(account, secret)
         if tls is not None:
             self.paho.tls_set_context(tls)
