@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from sys import intern
+from time import perf_counter
 from typing import Any, cast
 
 from bindings.mqtt.engines.codec import packets
@@ -27,6 +28,7 @@ from bindings.mqtt.engines.native.reading import ADMITTING, BEHIND, REAUTHENTICA
 from bindings.mqtt.engines.native.sessions import Session
 from bindings.mqtt.engines.native.shared import Shared
 from bindings.mqtt.engines.native.ticker import SLOT_S, Ticker
+from bindings.mqtt.engines.native.turns import SLICE_S
 from bindings.mqtt.engines.native.writing import Output
 from bindings.mqtt.engines.open_connections import OpenConnections
 from bindings.mqtt.engines.seam import Closed, Publish
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 """How long a closed client may take to read what was queued for it."""
 AUTH_METHOD = "token"
+_DONE = object()
 
 _REASONS = {
     Closed.DISCONNECT: Reason.SUCCESS,
@@ -75,6 +78,7 @@ class Connection(asyncio.Protocol):
         "_overdue",
         "_reading",
         "_server",
+        "_untold",
         "_will",
         "_will_delay_s",
         "client_id",
@@ -104,6 +108,9 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         """It is a link now."""
         self._is_opening = False
+        """What the gate closes now ends when it has heard of it."""
+        self._untold: bool | None = None
+        """Whether its session was resumed, until the gate has heard that it is open."""
         self._ending: Closed | None = None
         """The gate has closed the link before it was opened."""
         self._incoming: Incoming | None = None
@@ -208,6 +215,8 @@ class Connection(asyncio.Protocol):
 
     def send_more(self, steps: int, until: float) -> tuple[int, bool]:
         """Send what was missed, and latest values (`reading.Handler`)."""
+        if self._untold is not None:
+            return 0, False
         try:
             return self._deliveries.send_more(steps, until)
         except Exception:
@@ -362,19 +371,46 @@ class Connection(asyncio.Protocol):
         if self._reading.has_ended:
             output.paused = True
         self._reading.allow(shared.limits.max_packet_bytes)
-        self.is_open = self._is_opening = True
-        try:
-            subscribing.resubscribe(self, shared.gate, self._deliveries)
-            shared.gate.opened(self, resumed=resumed)
-        finally:
-            self._is_opening = False
+        self.is_open, self._untold = True, resumed
         self._server.connections.logged_in(self)
         self._watch(self._keep_alive_deadline())
+        opening, until = self._opening(), perf_counter() + SLICE_S
+        for _ in opening:
+            if perf_counter() > until:
+                self._reading.begin(opening)
+                break
+        if self.is_open:
+            self._reading.release(ADMITTING)
+
+    def _opening(self) -> Iterator[None]:
+        """The rest of `open`, a filter in each step."""
+        filters = subscribing.resubscribe(self, self._server.shared.gate, self._deliveries)
+        while self._is_opening_step(filters):
+            yield
+        self._tell_opened()
         if self._ending is not None:
             self.end(self._ending, _REASONS[self._ending])
         if self.is_open:
+            self._deliveries.resumed()
             self._deliveries.drain()
-            self._reading.release(ADMITTING)
+
+    def _is_opening_step(self, filters: Iterator[None]) -> bool:
+        """Let one more filter stand; False if there is none."""
+        self._is_opening = True
+        try:
+            return next(filters, _DONE) is not _DONE
+        finally:
+            self._is_opening = False
+
+    def _tell_opened(self) -> None:
+        """Tell the gate, once."""
+        resumed, self._untold = self._untold, None
+        if resumed is not None:
+            self._is_opening = True
+            try:
+                self._server.shared.gate.opened(self, resumed=resumed)
+            finally:
+                self._is_opening = False
 
     # -- DISCONNECT, AUTH ---------------------------------------------------------------------------------------------
 
@@ -416,6 +452,7 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             self._shut()
             return
+        self._tell_opened()
         if self.protocol_level == 5 and reason not in (Closed.DISCONNECT, Closed.LOST):
             terms = self.terms
             properties: Properties = {Property.REASON_STRING: detail} if detail and terms.wants_reasons else {}

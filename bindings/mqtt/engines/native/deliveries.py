@@ -120,11 +120,16 @@ class Deliveries:
             session.behind = Behind(min(first or message.row_id, message.row_id) - 1)
 
     def resume(self) -> None:
-        """Begin with what the session has missed since it was left."""
-        session, told_row = self._session, self._shared.gate.told_row
-        position = session.position(told_row)
-        if position < told_row and any(each.qos for each in session.filters.values()):
-            session.behind = Behind(position)
+        """Stay where the session was left while its filters come to stand again: what is pushed meanwhile is read."""
+        session = self._session
+        if any(each.qos for each in session.filters.values()):
+            session.behind = Behind(session.position(self._shared.gate.told_row))
+
+    def resumed(self) -> None:
+        """All filters stand: begin with what the session has missed since it was left."""
+        session = self._session
+        if session.behind is not None and session.behind.position >= self._shared.gate.told_row:
+            session.behind = None
 
     def _dropped(self, message: Publish, reason: str) -> None:
         self._shared.counts["dropped"] += 1

@@ -110,6 +110,10 @@ class Reading:
         elif len(framer) > READ_AHEAD_BYTES or (not self._handler.is_open and len(framer) > framer.limit):
             self._pause()
 
+    def begin(self, steps: Iterator[None]) -> None:
+        """Do these steps before anything that comes is handled."""
+        self._rest = steps
+
     def allow(self, max_packet_bytes: int) -> None:
         """Packets may be so large from now on."""
         self._framer.limit = max_packet_bytes

@@ -29,18 +29,7 @@ def state_of(session: Session, now: float, now_us: int, told_row: int) -> dict[s
         "expirySeconds": session.expiry_s,
         "cursor": session.position(told_row),
         "isCaughtUp": session.is_caught_up,
-        "filters": [
-            [
-                text,
-                each.qos,
-                each.no_local,
-                each.retain_as_published,
-                each.retain_handling,
-                each.subscription_id,
-                each.since_row,
-            ]
-            for text, each in session.filters.items()
-        ],
+        "filters": [filter_state(text, options) for text, options in session.filters.items()],
         "inFlight": flight,
         "waiting": [_message(each.message) for each in waiting],
         "queued": [now_us - int((now - each.queued_at) * 1e6) for each in waiting],
@@ -52,6 +41,33 @@ def state_of(session: Session, now: float, now_us: int, told_row: int) -> dict[s
             **_client(will.link),
         },
     }
+
+
+def filter_state(text: str, options: SubscribeOptions) -> list[Any]:
+    """One filter of a session."""
+    return [
+        text,
+        options.qos,
+        options.no_local,
+        options.retain_as_published,
+        options.retain_handling,
+        options.subscription_id,
+        options.since_row,
+    ]
+
+
+def read_filter(state: list[Any]) -> tuple[str, SubscribeOptions]:
+    """The filter that `filter_state` described."""
+    text, qos, no_local, as_published, handling, subscription_id, *since_row = state
+    return text, SubscribeOptions(
+        qos=qos,
+        no_local=no_local,
+        retain_as_published=as_published,
+        retain_handling=handling,
+        subscription_id=subscription_id,
+        # Files of earlier versions say nothing about rows.
+        since_row=since_row[0] if since_row else 0,
+    )
 
 
 def _client(link: Link) -> dict[str, Any]:
@@ -117,15 +133,7 @@ def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float, no
         session.cursor = max(session.cursor, told_row)
         # Nothing is given to it any more: that has to be on disk before what others are told is.
         session.dirty = True
-    for text, qos, no_local, as_published, handling, subscription_id, *since_row in state["filters"]:
-        session.filters[text] = SubscribeOptions(
-            qos=qos,
-            no_local=no_local,
-            retain_as_published=as_published,
-            retain_handling=handling,
-            subscription_id=subscription_id,
-            since_row=since_row[0] if since_row else 0,
-        )
+    session.filters.update(map(read_filter, state["filters"]))
     if state["inFlight"]:
         session.sending()
     for packet_id, step, size, message in state["inFlight"]:

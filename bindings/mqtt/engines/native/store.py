@@ -2,7 +2,8 @@
 
 One SQLite file of the engine's own, written by one thread. Sessions are written behind, each whole. Only two things are
 on disk before they are acknowledged: the id of a received QoS 2 publish, since without it a publish sent again would be
-routed twice, and the filters of a kept session, since what they match from then on is owed to it.
+routed twice, and the filters of a kept session, since what they match from then on is owed to it. Those stand on their
+own until their session is written the next time.
 After a crash a session is one save older than it was, half a second: deliveries of that time are repeated, since its
 cursor is as old as what it had in flight.
 """
@@ -21,14 +22,14 @@ from typing import Self
 import anyio
 from pydantic_core import from_json, to_json
 
-from bindings.mqtt.engines.native.session_state import read_session, state_of
+from bindings.mqtt.engines.native.session_state import filter_state, read_filter, read_session, state_of
 from bindings.mqtt.engines.native.sessions import Key, Session
 from bindings.mqtt.engines.seam import Limits
 from things.errors import StorageDamaged
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 TOLD_ROWS = 1_000
 """So far behind may be what is written of sessions that have caught up and to which nothing was sent."""
 SAVE_S = 0.02
@@ -49,11 +50,21 @@ CREATE TABLE told (row_id INTEGER NOT NULL);
 INSERT INTO told VALUES (0);
 PRAGMA user_version = 2;
 """
+_TO_3 = """
+CREATE TABLE asked (
+    account TEXT NOT NULL, client_id TEXT NOT NULL, filter TEXT NOT NULL, state BLOB NOT NULL,
+    PRIMARY KEY (account, client_id, filter)
+) WITHOUT ROWID;
+PRAGMA user_version = 3;
+"""
+_STEPS = (_SCHEMA, _TO_2, _TO_3)
+"""From nothing, and from each version to the next."""
 
 _PROBES = (
     "SELECT count(account), count(client_id), count(ends), count(state) FROM sessions",
     "SELECT count(account), count(client_id), count(packet_id) FROM received",
     "SELECT row_id FROM told",
+    "SELECT count(account), count(client_id), count(filter), count(state) FROM asked",
 )
 """Each has a row in a file that can be gone on with."""
 _MARK = "INSERT OR IGNORE INTO received VALUES (?, ?, ?)"
@@ -72,6 +83,8 @@ class SessionStore:
         self._forgotten: set[Key] = set()
         self._changes: dict[Key, tuple[int, bytes]] = {}
         self._marks: list[tuple[bool, Key, int]] = []
+        self._asked: dict[Key, dict[str, bytes]] = {}
+        """Filters that were asked for since their session was put."""
         self._told = 0
         """The row up to which sessions that had caught up, and were not written since, have been given all."""
         self._written = 0
@@ -97,7 +110,7 @@ class SessionStore:
     async def load(self) -> list[Session]:
         """Every session that has not ended, without a connection."""
         loop, now_us = asyncio.get_running_loop(), self._clock()
-        rows, received, self._told = await loop.run_in_executor(self._thread, self._read)
+        rows, received, asked, self._told = await loop.run_in_executor(self._thread, self._read)
         self._written = self._told
         sessions = []
         for account, client_id, ends, state in rows:
@@ -116,6 +129,9 @@ class SessionStore:
         for account, client_id, packet_id in received:
             if (each := by_key.get((account, client_id))) is not None:
                 each.incoming = {**(each.incoming or {}), packet_id: None}
+        for account, client_id, state in asked:
+            if (each := by_key.get((account, client_id))) is not None:
+                each.filters.update([read_filter(from_json(state))])
         return sessions
 
     def put(self, session: Session, told_row: int) -> None:
@@ -123,6 +139,7 @@ class SessionStore:
         loop_now, now_us = asyncio.get_running_loop().time(), self._clock()
         left_s = session.expiry_s if session.ends is None else session.ends - loop_now
         ends = now_us + int(left_s * 1e6)
+        self._asked.pop(session.key, None)
         self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us, told_row)))
         self._write_soon()
 
@@ -130,6 +147,7 @@ class SessionStore:
         """Remove the session behind."""
         self._forgotten.add(key)
         self._changes.pop(key, None)
+        self._asked.pop(key, None)
         self._marks = [mark for mark in self._marks if mark[1] != key]
         self._write_soon()
 
@@ -138,9 +156,16 @@ class SessionStore:
         self._marks.append((received, key, packet_id))
         await self._commit()
 
-    async def keep(self, session: Session, told_row: int) -> None:
-        """Return when the session is on disk as it is now; many share one commit."""
-        self._save(session, told_row)
+    async def keep(self, session: Session, filters: Iterable[str], told_row: int) -> None:
+        """Return when filters of a session are on disk as they are now, at a cost that does not grow with what else it
+        has; many share one commit. Raises sqlite3.Error."""
+        if session.is_stored:
+            asked = self._asked.setdefault(session.key, {})
+            for text in filters:
+                if (options := session.filters.get(text)) is not None:
+                    asked[text] = to_json(filter_state(text, options))
+        else:
+            self._save(session, told_row)
         await self._commit()
 
     async def _commit(self) -> None:
@@ -189,20 +214,21 @@ class SessionStore:
 
     async def _write_behind(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._forgotten or self._changes or self._marks or self._told > self._written:
-            work, told = (self._forgotten, self._changes, self._marks), self._told
-            self._forgotten, self._changes, self._marks = set(), {}, []
+        while self._forgotten or self._changes or self._committed is not None or self._told > self._written:
+            work, told = (self._forgotten, self._changes, self._asked, self._marks), self._told
+            self._forgotten, self._changes, self._asked, self._marks = set(), {}, {}, []
             committed, self._committed = self._committed, None
             try:
                 await loop.run_in_executor(self._thread, self._write, *work, told)
             except sqlite3.Error as error:
                 log.exception("sessions could not be saved")
-                # Publishes whose id is not on disk go unacknowledged; the rest is written with the next save.
+                # Publishes whose id is not on disk go unacknowledged, and so do filters; the rest is written with the
+                # next save.
                 self._forgotten |= work[0]
                 self._changes = work[1] | self._changes
                 if committed is not None:
                     committed.set_exception(error)
-                if not self._marks:
+                if self._committed is None:
                     return
             else:
                 self._written = told
@@ -220,10 +246,8 @@ class SessionStore:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self._db.executescript(f"BEGIN; {_SCHEMA} {_TO_2} COMMIT;")
-            elif version == 1:
-                self._db.executescript(f"BEGIN; {_TO_2} COMMIT;")
+            if version < SCHEMA_VERSION:
+                self._db.executescript(f"BEGIN; {' '.join(_STEPS[version:])} COMMIT;")
             elif version != SCHEMA_VERSION:
                 raise StorageDamaged(f"{self._path} has schema {version}, this runtime knows {SCHEMA_VERSION}")
             for probe in _PROBES:
@@ -232,25 +256,39 @@ class SessionStore:
         except sqlite3.DatabaseError as error:
             raise StorageDamaged(f"{self._path} is no file of sessions: {error}") from error
 
-    def _read(self) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]], int]:
+    def _read(
+        self,
+    ) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]], list[tuple[str, str, bytes]], int]:
         self._db.execute("DELETE FROM sessions WHERE ends <= ?", (self._clock(),))
-        self._db.execute(
-            "DELETE FROM received WHERE (account, client_id) NOT IN (SELECT account, client_id FROM sessions)"
-        )
+        for table in ("received", "asked"):
+            self._db.execute(
+                f"DELETE FROM {table} WHERE (account, client_id) NOT IN (SELECT account, client_id FROM sessions)"
+            )
         rows = self._db.execute("SELECT account, client_id, ends, state FROM sessions").fetchall()
         received = self._db.execute("SELECT account, client_id, packet_id FROM received").fetchall()
-        return rows, received, self._db.execute("SELECT row_id FROM told").fetchone()[0]
+        asked = self._db.execute("SELECT account, client_id, state FROM asked").fetchall()
+        return rows, received, asked, self._db.execute("SELECT row_id FROM told").fetchone()[0]
 
     def _write(
-        self, forgotten: set[Key], changes: dict[Key, tuple[int, bytes]], marks: list[tuple[bool, Key, int]], told: int
+        self,
+        forgotten: set[Key],
+        changes: dict[Key, tuple[int, bytes]],
+        asked: dict[Key, dict[str, bytes]],
+        marks: list[tuple[bool, Key, int]],
+        told: int,
     ) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for table in ("sessions", "received"):
                 self._db.executemany(f"DELETE FROM {table} WHERE account = ? AND client_id = ?", forgotten)
+            self._db.executemany("DELETE FROM asked WHERE account = ? AND client_id = ?", forgotten | set(changes))
             self._db.executemany(
                 "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)",
                 [(*key, ends, state) for key, (ends, state) in changes.items()],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?)",
+                [(*key, text, state) for key, filters in asked.items() for text, state in filters.items()],
             )
             for received, key, packet_id in marks:
                 self._db.execute(_MARK if received else _UNMARK, (*key, packet_id))

@@ -3,9 +3,8 @@
 Packets with many filters are handled in steps, one for each filter, since each costs about as much as a publish.
 """
 
-import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,8 +18,6 @@ from bindings.mqtt.engines.native.store import SessionStore
 from bindings.mqtt.engines.native.writing import Writer
 from bindings.mqtt.engines.seam import Gate, Grant, Limits, Link
 
-log = logging.getLogger(__name__)
-
 
 class Subscriber(Link, Protocol):
     """The link that asks for filters."""
@@ -32,6 +29,9 @@ class Subscriber(Link, Protocol):
     def is_ending(self) -> bool:
         """The gate has closed it while it was being opened."""
         ...
+
+    def fail(self) -> None:
+        """End it because of something on our side."""
 
 
 def subscribe(
@@ -65,24 +65,29 @@ def subscribe(
         deliveries.drain()
 
     if shared.store is not None and session.is_kept and grants:
-        shared.start(_answered_when_kept(session, shared.store, gate, answer))
+        shared.start(_answered_when_kept(link, shared.store, tuple(grants), gate, answer))
     else:
         answer()
 
 
-async def _answered_when_kept(session: Session, store: SessionStore, gate: Gate, answer: Callable[[], None]) -> None:
+async def _answered_when_kept(
+    link: Subscriber, store: SessionStore, filters: Sequence[str], gate: Gate, answer: Callable[[], None]
+) -> None:
     """What a filter matches after its SUBACK is owed to its session, also after a kill."""
-    link = session.link
+    session = link.session
     try:
-        await store.keep(session, gate.told_row)
-    except sqlite3.Error as error:
-        log.error("filters are not on disk, and may be gone after a crash", extra={"reason": repr(error)})
+        await store.keep(session, filters, gate.told_row)
+    except sqlite3.Error:
+        # Not acknowledged: the client asks again on its next connection.
+        if session.link is link:
+            link.fail()
+        return
     if session.link is link:
         answer()
 
 
-def resubscribe(link: Subscriber, gate: Gate, deliveries: Deliveries) -> None:
-    """Let the filters of a resumed session stand again; the gate may close the link meanwhile."""
+def resubscribe(link: Subscriber, gate: Gate, deliveries: Deliveries) -> Iterator[None]:
+    """Let the filters of a resumed session stand again, one in each step; the gate may close the link meanwhile."""
     filters = link.session.filters
     for topic_filter, options in list(filters.items()):
         grant = gate.subscribe(link, topic_filter, options)
@@ -90,9 +95,9 @@ def resubscribe(link: Subscriber, gate: Gate, deliveries: Deliveries) -> None:
             return
         if isinstance(grant, int):
             del filters[topic_filter]
-            continue
-        if options.retain_handling == 0:
+        elif options.retain_handling == 0:
             deliveries.add_latest(topic_filter, grant.latest)
+        yield
 
 
 def unsubscribe(

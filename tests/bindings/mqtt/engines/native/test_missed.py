@@ -1,20 +1,24 @@
 """What a kept session has missed is a row of history: after it the engine asks for pieces until it has caught up."""
 
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bindings.mqtt.engines.native import SessionStore
+from bindings.mqtt.engines.native import SessionStore, connection, reading, turns
+from bindings.mqtt.engines.native.session_state import state_of
 from bindings.mqtt.engines.native.sessions import Session
 from bindings.mqtt.engines.native.store import TOLD_ROWS
-from bindings.mqtt.engines.seam import Flow, Limits, Publish
+from bindings.mqtt.engines.seam import Closed, Flow, Limits, Publish
 from runtime.clocks import wall_clock
 from tests.bindings.mqtt.engines.native.peer import (
     Client,
     RecordingGate,
     Served,
     ack,
+    connect,
     serving,
     subscribe,
     unsubscribe,
@@ -200,12 +204,12 @@ def _stop(path: Path, copy: Path) -> None:
 
 async def saved(served: Served, path: Path, is_saved: Callable[[Session], bool]) -> None:
     """Return when the engine has written all that changed."""
-    store = served.engine._store
-    assert store is not None
-    store.save(served.engine.sessions, served.gate.told_row)
+    file = served.engine._store
+    assert file is not None
+    file.save(served.engine.sessions, served.gate.told_row)
     assert is_saved(only(served))
-    if store._writing is not None:
-        await store._writing
+    if file._writing is not None:
+        await file._writing
 
 
 async def test_a_killed_runtime_gives_again_what_was_not_confirmed_when_it_saved_last(tmp_path: Path) -> None:
@@ -284,3 +288,134 @@ async def test_a_filter_is_on_disk_before_it_is_acknowledged(tmp_path: Path) -> 
     async with serving(gate=gate, store=SessionStore(copy, wall_clock)) as served, served.client() as client:
         assert (await client.connect(clean=False))[0] == 1
         assert await given(client, 1) == [b"0"]
+
+
+async def reopened(path: Path) -> dict[str, int]:
+    """The filters of the only session in a file, and their QoS."""
+    async with serving(store=SessionStore(path, wall_clock)) as served:
+        return {text: options.qos for text, options in only(served).filters.items()}
+
+
+async def test_a_filter_of_a_session_that_is_on_disk_is_written_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, states = tmp_path / "sessions.db", list[str]()
+
+    def counted(session: Session, *given: Any) -> dict[str, Any]:
+        states.append(session.key[1])
+        return state_of(session, *given)
+
+    monkeypatch.setattr("bindings.mqtt.engines.native.store.state_of", counted)
+    async with serving(store=SessionStore(path, wall_clock), clock=lambda: 0.0) as served, served.client() as client:
+        await client.connect(clean=False)
+        client.send(subscribe("first", qos=1))
+        await client.expect(0x90)
+        assert states == ["c"]
+        for number in range(20):
+            client.send(subscribe(f"t{number}", qos=1))
+            await client.expect(0x90)
+        assert states == ["c"], "and not once for each"
+        client.send(subscribe("t1", qos=0), subscribe("u", qos=1), unsubscribe("u"))
+        assert sorted([(await client.read())[0] for _ in range(3)]) == [0x90, 0x90, 0xB0]
+        _stop(path, tmp_path / "killed.db")
+        client.send(unsubscribe("first", "t0"))
+        await client.expect(0xB0)
+        await saved(served, path, lambda session: not session.dirty)
+        _stop(path, tmp_path / "later.db")
+
+    asked = {f"t{number}": int(number != 1) for number in range(20)}
+    assert await reopened(tmp_path / "killed.db") == {"first": 1, **asked}
+    assert await reopened(tmp_path / "later.db") == {text: qos for text, qos in asked.items() if text != "t0"}
+
+
+async def test_filters_that_cannot_be_written_are_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store=SessionStore(tmp_path / "sessions.db", wall_clock)) as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe("t", qos=1))
+            await client.expect(0x90)
+
+            def full(*_: object) -> None:
+                raise sqlite3.OperationalError("database or disk is full")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(served.engine._store, "_write", full)
+                client.send(subscribe("u", qos=1))
+                assert await client.closed() == b""
+        async with served.client() as client:
+            assert (await client.connect(clean=False))[0] == 1
+            client.send(subscribe("u", qos=1))
+            await client.expect(0x90)
+
+
+async def test_a_file_of_the_version_before_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with serving(store=SessionStore(path, wall_clock)) as served:
+        await left(served)
+    with sqlite3.connect(path) as db:
+        db.executescript("DROP TABLE asked; PRAGMA user_version = 2;")
+    db.close()
+
+    async with serving(store=SessionStore(path, wall_clock)) as served, served.client() as client:
+        assert (await client.connect(clean=False))[0] == 1
+        assert list(only(served).filters) == ["t"]
+        client.send(subscribe("u", qos=1))
+        await client.expect(0x90)
+
+
+def one_step_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SLICE_S", 0.0)
+    monkeypatch.setattr(reading, "SLICE_STEPS", 1)
+    monkeypatch.setattr(turns, "TURN_S", 1e-9)
+
+
+async def test_many_filters_stand_again_in_several_turns_and_nothing_is_lost_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_step_a_turn(monkeypatch)
+    names = [f"t{number}" for number in range(50)]
+    async with serving() as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe(*names, qos=1))
+            await client.expect(0x90)
+        await served.gate.until(lambda: bool(served.gate.away_links))
+        served.gate.events.clear()
+        async with served.client() as client:
+            client.send(connect(clean=False), b"\xc0\0")
+            await served.gate.until(lambda: "subscribe t20" in served.gate.events)
+            assert "opened alice/c resumed" not in served.gate.events
+            assert "subscribe t49" not in served.gate.events
+            for name in names:
+                served.gate.tell(name.encode(), topic=name)
+            await client.expect(0x20)
+            await client.expect(0xD0)
+
+            assert sorted(await given(client, 50)) == sorted(name.encode() for name in names)
+            assert served.gate.events[-1] == "opened alice/c resumed"
+            served.gate.tell(b"live", topic="t49")
+            assert await given(client, 1) == [b"live"]
+
+
+async def test_a_link_that_is_taken_over_while_its_filters_come_to_stand_was_opened_and_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_step_a_turn(monkeypatch)
+    async with serving() as served:
+        async with served.client() as client:
+            await client.connect(clean=False)
+            client.send(subscribe(*[f"t{number}" for number in range(50)], qos=1))
+            await client.expect(0x90)
+        await served.gate.until(lambda: bool(served.gate.away_links))
+        served.gate.events.clear()
+        async with served.client() as client:
+            client.send(connect(clean=False))
+            await served.gate.until(lambda: "subscribe t2" in served.gate.events)
+            (link,) = served.gate.filters
+            link.close(Closed.TAKEN_OVER)
+            ends = [event for event in served.gate.events if not event.startswith("subscribe")]
+
+            assert ends == ["opened alice/c resumed", "closed alice/c taken-over"]
+            assert await client.closed()
