@@ -154,8 +154,8 @@ class Sessions(Protocol):
 
     def subscribe(self, session: Session, pattern: Pattern, tag: object) -> None:
         """Deliver what matches to `session`, as far as it may see it at delivery. `tag` (hashable) comes back with
-        each delivery and names the subscription. Raises Forbidden if nothing that matches could ever be permitted,
-        QueueFull over the bound of subscriptions."""
+        each delivery and names the subscription. Raises Forbidden if nothing that matches could ever be permitted
+        (what is hidden from it is taken for what nobody has), QueueFull over the bound of subscriptions."""
         ...
 
     def unsubscribe(self, session: Session, pattern: Pattern, tag: object) -> bool:
@@ -178,7 +178,7 @@ class Sessions(Protocol):
         ...
 
     def could_see(self, principal: Principal, pattern: Pattern) -> bool:
-        """Whether anything that matches could be given to `principal` now; what `subscribe` asks."""
+        """Whether anything that matches could be given to `principal` now."""
         ...
 
     def may_listen(self, principal: Principal, address: str, context: Context | None) -> bool:

@@ -15,6 +15,7 @@ from runtime.metrics import Metrics
 from runtime.ports import Authorizer, Directory, Ledger, LedgerRow, Missed, Pattern, Publication, Session, ValueStore
 from runtime.publications.missed import MissedRows
 from runtime.publications.subscriptions import Subscriptions, Tags
+from runtime.publications.visibility import SEEN_AS, could_see, may_subscribe
 from things.addresses import Address, Kind, TwinID, is_twin
 from things.bounded import Bounded
 from things.callbacks import ignore
@@ -27,15 +28,6 @@ from things.places import Place
 from things.refusals import REFUSALS
 
 log = logging.getLogger(__name__)
-
-SEEN_AS: dict[Kind, Operation] = {
-    Kind.EVENT: Operation.SUBSCRIBE,
-    Kind.PROPERTY: Operation.OBSERVE,
-    Kind.TD: Operation.READ,
-    # The progress of actions is for those who may invoke them.
-    Kind.ACTION: Operation.INVOKE_ACTION,
-}
-"""The operation that receiving a publication of each kind amounts to."""
 
 _TD = Kind.TD
 """Looked at for every publication, and enum attribute access is slow."""
@@ -202,7 +194,7 @@ class LiveSessions:
         live = self._live[session]
         if self._subscriptions.count(session) >= self.max_subscriptions:
             raise QueueFull("this session", self.max_subscriptions, "subscriptions")
-        if not self.could_see(live.principal, pattern):
+        if not may_subscribe(self.authorizer, live.principal, pattern):
             raise Forbidden("nothing that matches may be seen")
         self._subscriptions.add(session, pattern, tag)
         self._forget_audiences()
@@ -371,18 +363,7 @@ class LiveSessions:
         return await self.rows.horizon(patterns, after, max_bytes=max_bytes, received=received)
 
     def could_see(self, principal: Principal, pattern: Pattern) -> bool:
-        kinds = (pattern.kind,) if pattern.kind is not None else tuple(Kind)
-        # What a role allows in general shows on a Thing of one's own, and such decisions are remembered.
-        guess = f"dtw:{pattern.agent or principal.account}:{pattern.thing or 'any'}"
-        decide, could_allow = self.authorizer.decide, self.authorizer.could_allow
-        return any(
-            decide(principal, SEEN_AS[kind], Address(guess, kind, pattern.name)).allowed for kind in kinds
-        ) or any(
-            could_allow(
-                principal, SEEN_AS[kind], agent=pattern.agent, thing=pattern.thing, kind=kind, name=pattern.name
-            )
-            for kind in kinds
-        )
+        return could_see(self.authorizer, principal, pattern)
 
     # ------------------------------------------------------------ requests for agents
 
