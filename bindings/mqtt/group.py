@@ -122,8 +122,8 @@ class Group:
         """Give it to the next member whose link takes it; `is_patient`: to one where it need not wait."""
         row_id, members, is_live = publication.row_id, self.members, self._behind is None
         for _ in range(len(members)):
-            member, options = next(iter(members.items()))
-            members.move_to_end(member)
+            member, options = members.popitem(last=False)
+            members[member] = options
             if is_patient and not member.link.has_room:
                 continue
             confirmed: Callable[[], object] | None = None
