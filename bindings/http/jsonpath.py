@@ -29,7 +29,7 @@ from jsonpath_rfc9535.function_extensions import ExpressionType
 from jsonpath_rfc9535.parse import Parser
 from jsonpath_rfc9535.segments import JSONPathChildSegment
 from jsonpath_rfc9535.selectors import FilterSelector, NameSelector, WildcardSelector
-from jsonpath_rfc9535.tokens import TokenStream
+from jsonpath_rfc9535.tokens import TokenStream, TokenType
 
 from things.errors import Invalid
 
@@ -45,9 +45,12 @@ class _CurrentNode(RelativeFilterQuery):
 
 
 class _Parser(Parser):
-    """Refuses what the library lets pass: a value that is not compared, and a test that is."""
+    """Refuses what the library lets pass: a value that is not compared, a test that is, and `!` of `!`."""
 
     def parse_prefix_expression(self, stream: TokenStream) -> Expression:
+        if stream.peek.type_ is TokenType.NOT:
+            # RFC 9535, 2.3.5.1: `!` stands before a parenthesis, a query or a function.
+            raise JSONPathSyntaxError("`!` cannot be negated", token=stream.peek)
         found = super().parse_prefix_expression(stream)
         if isinstance(found, PrefixExpression):
             self._check_test(found.right)

@@ -190,6 +190,8 @@ def test_what_the_standard_lets_a_query_find(query: str, document: Any, expected
         "$[?length(@.a) || @.b]",
         "$[?!(1)]",
         "$[?!@.a==1]",
+        "$[?!!@.a]",
+        "$[?! !(@.a==1)]",
         "$[?(@.a==1)==true]",
         "$[?@.a==1==2]",
         "$[?match(@.a)]",
