@@ -6,12 +6,13 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from authn import passwords
-from tests import postgresql
+from tests import postgresql, s3
 from tests.bindings.http import browser
 
 PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
@@ -64,6 +65,28 @@ def postgresql_server() -> Iterator[str]:
     """The URL of a PostgreSQL database, one for each test process; skips where there is none."""
     with postgresql.server() as url:
         yield url
+
+
+@pytest.fixture(autouse=True, scope="session")
+def s3_environment() -> Iterator[None]:
+    """Where an S3 server is found, if a test asks for one."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in s3.environment().items():
+            patched.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3_server(s3_environment: None) -> Iterator[str]:
+    """The URL of a folder of an S3 server, one for each test process; skips where there is none."""
+    with s3.server() as url:
+        yield url
+
+
+@pytest.fixture
+def s3_folder(s3_server: str) -> str:
+    """The URL of a new folder of objects."""
+    return f"{s3_server}/{uuid4().hex}"
 
 
 @pytest.fixture(autouse=True, scope="session")

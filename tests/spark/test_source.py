@@ -17,7 +17,7 @@ from spark import lake as lakes
 from spark.sources import register
 from tests.spark.samples import after, at, collected, series
 from tests.support import PUMP, Account, Skep, skep
-from tests.twin.lake.samples import DAY, LAMP, NOON, SECOND, Lake, Rows, hot_row, s3_folder
+from tests.twin.lake.samples import DAY, LAMP, NOON, SECOND, Lake, Rows, hot_row
 from twin.lake.compaction import Compactor
 from twin.lake.manifest import Manifest
 from twin.lake.places import place_of
@@ -207,15 +207,14 @@ def test_a_stream_reads_every_row_once_within_its_limit(spark: SparkSession, tmp
     assert whole == [list(range(1, 13))]
 
 
-def test_a_lake_on_an_object_store_is_read_and_streamed(spark: SparkSession, tmp_path: Path) -> None:
-    url = s3_folder()
-    sealer = Sealer(Manifest(place_of(url), "gw", lambda: NOON))
+def test_a_lake_on_an_object_store_is_read_and_streamed(spark: SparkSession, s3_folder: str, tmp_path: Path) -> None:
+    sealer = Sealer(Manifest(place_of(s3_folder), "gw", lambda: NOON))
     rows = [hot_row(row_id, row_id / 2) for row_id in range(1, 8)]
     for last in (3, 7):
         sealer.seal(Rows(rows), up_to=last)
 
-    found = load(spark, lake=url).orderBy("row_id")
-    stream = spark.readStream.format("skep").option("lake", url).option("maxRowsPerBatch", 5).load()
+    found = load(spark, lake=s3_folder).orderBy("row_id")
+    stream = spark.readStream.format("skep").option("lake", s3_folder).option("maxRowsPerBatch", 5).load()
     batches: list[int] = []
     query = (
         stream.writeStream.foreachBatch(lambda frame, _: batches.append(frame.count()))

@@ -1,15 +1,12 @@
 """Hot rows made by hand, and the lakes they are sealed into."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from things.lake import READINGS, Snapshot
 from twin.history import files
@@ -48,15 +45,6 @@ class Rows:
         ]
         for number in range(0, len(chosen), size):
             yield columns_of(chosen[number : number + size])
-
-
-def s3_folder() -> str:
-    """A new folder below the URL that SKEP_S3 names, such as `s3://bucket/tests`; skips visibly without one. Address
-    and credentials come from the environment, as AWS_ENDPOINT_URL and its like."""
-    base = os.environ.get("SKEP_S3")
-    if not base:
-        pytest.skip("SKEP_S3 names no folder of an S3-compatible server")
-    return f"{base.rstrip('/')}/{uuid4().hex}"
 
 
 def hot_row(row_id: int, value: object, **members: Any) -> HotRow:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 
-from tests.twin.lake.samples import NOON, Rows, hot_row, s3_folder
+from tests.twin.lake.samples import NOON, Rows, hot_row
 from things.errors import Conflict, StorageFailed, Unavailable
 from twin.lake.compaction import Compactor
 from twin.lake.manifest import Manifest, gateways
@@ -24,7 +24,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "local":
         yield LocalPlace(tmp_path / "lake")
     elif request.param == "s3":
-        yield place_of(s3_folder())
+        yield place_of(request.getfixturevalue("s3_folder"))
     else:
         (tmp_path / "lake").mkdir()
         yield RemotePlace("test://lake", pafs.SubTreeFileSystem(str(tmp_path / "lake"), pafs.LocalFileSystem()))
