@@ -63,6 +63,17 @@ print(json.dumps(found))
 """One MQTT connection over verified TLS, and the description of a Thing if it is asked for."""
 
 
+DOCTOR = """
+import contextlib, io, json, sys
+from skep.cli import main
+out = io.StringIO()
+with contextlib.redirect_stdout(out):
+    code = main(["doctor", "--json", *sys.argv[1:]])
+print(json.dumps({"code": code, "out": out.getvalue()}))
+"""
+"""`skep doctor`, and what it prints."""
+
+
 @pytest.fixture
 async def network() -> AsyncIterator[Lan]:
     with lan() as found:
@@ -134,6 +145,31 @@ async def test_its_certificate_is_verified_by_every_name_and_address(network: La
     assert gateway.ask("/livez", name=GATEWAY_6, server=GATEWAY_6)["status"] == 200
     assert "unverified" in gateway.ask("/livez", name="other.example")
     assert "unverified" in gateway.ask("/livez", name="10.9.9.2")
+
+
+async def test_doctor_looks_at_it_from_the_laptop(network: Lan, tmp_path: Path) -> None:
+    gateway = await opened(network, tmp_path / "home", '[gateway]\nnames = ["gw.example"]\n')
+    here = f"https://{GATEWAY}:{gateway.https}"
+    gateway.claim(origin=here)
+    login = gateway.ask("/authn/login", {"login": "mia", "password": "correct horse battery"})
+    token = json.loads(login["text"])["accessToken"]
+
+    def looked(url: str, *options: str) -> dict[str, dict[str, Any]]:
+        said = network.run(network.laptop, DOCTOR, "--url", url, *options)
+        return {one["check"]: one for one in json.loads(said["out"])}
+
+    well = looked(here, "--ca", gateway.ca, "--token", token)
+    unknown = looked(here)
+    nowhere = looked("https://gw.example:8443")
+    silent = looked(f"https://{GATEWAY}:1")
+
+    assert {name: one["detail"] for name, one in well.items() if not one["ok"] and name != "health"} == {}
+    assert f"mqtts://{GATEWAY}:{gateway.mqtts}" in well["mqtt"]["detail"]
+    assert well["forms"]["detail"] == f"lead to {GATEWAY}"
+    assert [*unknown] == ["name", "https", "certificate"]
+    assert f"skep login {here}" in unknown["certificate"]["detail"]
+    assert "is no name that this machine knows" in nowhere["name"]["detail"]
+    assert "nothing listens there" in silent["https"]["detail"]
 
 
 async def test_an_address_that_comes_while_it_runs_is_certified_and_its_pages_are_let_in(
