@@ -18,7 +18,7 @@ from authn import migrations as accounts_schema
 from gateway.config import Config
 from gateway.home import write_whole
 from gateway.inventory import ACCOUNTS, TWIN
-from gateway.repair.places import moved_aside
+from gateway.sqlite_files import moved_aside
 from runtime.clocks import wall_clock
 from things.errors import NewerSchema, StorageFailed
 from things.times import rfc3339

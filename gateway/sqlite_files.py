@@ -1,5 +1,5 @@
 """SQLite files looked at from outside, before a store opens them: what they are, whose, and whether their write-ahead
-log still has all that was committed.
+log still has all that was committed. And how they are moved out of the way.
 
 After a kill the log's index (`-shm`) still says how many frames were committed. SQLite itself goes by the log alone and
 takes what follows a damaged frame for a commit that was never finished, so nobody else would notice.
@@ -11,6 +11,11 @@ from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from shutil import copyfile
+
+from things.whole_files import sync
+
+PARTS = ("", "-wal", "-shm")
+"""A database's file, its log and the log's index, by the ends of their names."""
 
 _MAGIC = b"SQLite format 3\x00"
 _STAMP_AT = 68
@@ -129,3 +134,19 @@ def _checksum(content: bytes) -> tuple[int, int]:
         first = (first + left + second) & 0xFFFF_FFFF
         second = (second + right + first) & 0xFFFF_FFFF
     return first, second
+
+
+def moved_aside(path: Path, word: str) -> Path | None:
+    """Rename a store and what SQLite has put beside it to `NAME.WORD`; where it is now, None if nothing was there."""
+    if not any(path.with_name(path.name + part).exists() for part in PARTS):
+        return None
+    number, target = 1, path.with_name(f"{path.name}.{word}")
+    while any(target.with_name(target.name + part).exists() for part in PARTS):
+        number += 1
+        target = path.with_name(f"{path.name}.{word}.{number}")
+    for part in ("-shm", "-wal", ""):  # the file at last: without it the log means nothing to anybody
+        source = path.with_name(path.name + part)
+        if source.exists():
+            source.rename(target.with_name(target.name + part))
+    sync(path.parent)
+    return target

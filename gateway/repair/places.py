@@ -11,9 +11,8 @@ from pathlib import Path
 
 from gateway.home import REPAIR
 from gateway.inventory import HISTORY
+from gateway.sqlite_files import moved_aside
 from things.whole_files import sync
-
-_PARTS = ("", "-wal", "-shm")
 
 
 def store_of(home: Path, folder: Path) -> str:
@@ -60,19 +59,3 @@ def _word(damaged: Path) -> str:
     if damaged.parent.name != HISTORY:
         return "set-aside"
     return "damaged.repaired" if damaged.suffix == ".db" else "repaired"
-
-
-def moved_aside(path: Path, word: str) -> Path | None:
-    """Rename a store and what SQLite has put beside it to `NAME.WORD`; where it is now, None if nothing was there."""
-    if not any(path.with_name(path.name + part).exists() for part in _PARTS):
-        return None
-    number, target = 1, path.with_name(f"{path.name}.{word}")
-    while any(target.with_name(target.name + part).exists() for part in _PARTS):
-        number += 1
-        target = path.with_name(f"{path.name}.{word}.{number}")
-    for part in ("-shm", "-wal", ""):  # the file at last: without it the log means nothing to anybody
-        source = path.with_name(path.name + part)
-        if source.exists():
-            source.rename(target.with_name(target.name + part))
-    sync(path.parent)
-    return target
