@@ -35,7 +35,7 @@ _STEPS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class StoreUpgrade:
     """What a start is going to do to one store."""
 
     store: str
@@ -48,7 +48,7 @@ class Change:
     """Where it is copied to first; None on a server, whose copies are its owner's to make."""
 
 
-def due(home: Path, config: Config) -> list[Change]:
+def due(home: Path, config: Config) -> list[StoreUpgrade]:
     """What would be changed. Raises NewerSchema, StorageDamaged, StorageFailed."""
     found = []
     for name, (table, steps) in _STEPS.items():
@@ -57,7 +57,7 @@ def due(home: Path, config: Config) -> list[Change]:
             raise NewerSchema(SERVER if config.database_url else name, done, len(steps))
         if 0 < done < len(steps):
             found.append(
-                Change(
+                StoreUpgrade(
                     store=SERVER if config.database_url else name,
                     found=done,
                     wanted=len(steps),
@@ -69,7 +69,7 @@ def due(home: Path, config: Config) -> list[Change]:
     return found
 
 
-def note_begun(home: Path, changes: Sequence[Change]) -> None:
+def note_begun(home: Path, changes: Sequence[StoreUpgrade]) -> None:
     """Write down what is about to be changed. An upgrade that was not finished is gone on with: the way back leads to
     before its beginning. What lies in the place of a copy is of another time, and moved away."""
     if not changes:

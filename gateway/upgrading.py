@@ -14,14 +14,14 @@ from gateway.home import held, refuse_unfinished
 from gateway.inventory import TWIN, write_inventory
 from gateway.repair.databases import load
 from gateway.repair.places import put_in_place, waiting
-from gateway.schemas import RECORD, Change, read_record, schema_of
+from gateway.schemas import RECORD, StoreUpgrade, read_record, schema_of
 from gateway.stocktaking import SEQ_RESERVE, inventory_of
 from things.errors import NotFound, StorageDamaged, StorageFull
 from things.whole_files import copy_sqlite
 from twin.ledger.store import LAST_SEQ, SET_LAST_SEQ
 
 
-def tried(home: Path, changes: Sequence[Change]) -> None:
+def tried(home: Path, changes: Sequence[StoreUpgrade]) -> None:
     """Carry the changes out on copies and load what comes out of them. A runtime may run meanwhile. Raises
     StorageFull where there is no room for the copies, StorageDamaged where the changes would fail."""
     files = [change for change in changes if change.copy is not None]

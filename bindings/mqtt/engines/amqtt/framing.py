@@ -10,7 +10,7 @@ from bindings.mqtt.engines.codec import packets
 from bindings.mqtt.engines.codec.encoding import encode_connack
 from bindings.mqtt.engines.codec.fields import varint
 from bindings.mqtt.engines.codec.framing import Frame
-from bindings.mqtt.engines.codec.packets import Kind
+from bindings.mqtt.engines.codec.packets import PacketType
 from bindings.mqtt.engines.codec.reasons import RETURN_CODES_3, BadPacket, Reason, protocol_error
 from bindings.mqtt.engines.seam import Hello
 from things.identity import ShownCertificate
@@ -32,28 +32,28 @@ def whole(frame: Frame) -> bytes:
 def check(frame: Frame) -> None:
     """Raise BadPacket unless it is a well-formed packet that a client may send after CONNECT."""
     first, data, start, end = frame
-    kind, flags = first >> 4, first & 15
-    match kind:
-        case Kind.PUBLISH:
+    packet_type, flags = first >> 4, first & 15
+    match packet_type:
+        case PacketType.PUBLISH:
             packets.decode_publish(flags, data, start, end, 4, None, 0)
-        case Kind.PUBACK | Kind.PUBREC | Kind.PUBREL | Kind.PUBCOMP:
-            packets.decode_ack(kind, flags, data, start, end, 4)
-        case Kind.SUBSCRIBE:
+        case PacketType.PUBACK | PacketType.PUBREC | PacketType.PUBREL | PacketType.PUBCOMP:
+            packets.decode_ack(packet_type, flags, data, start, end, 4)
+        case PacketType.SUBSCRIBE:
             packets.decode_subscribe(flags, data, start, end, 4)
-        case Kind.UNSUBSCRIBE:
+        case PacketType.UNSUBSCRIBE:
             packets.decode_unsubscribe(flags, data, start, end, 4)
-        case Kind.PINGREQ:
+        case PacketType.PINGREQ:
             packets.decode_ping(flags, start, end)
-        case Kind.DISCONNECT:
+        case PacketType.DISCONNECT:
             packets.decode_disconnect(flags, data, start, end, 4)
         case _:
-            raise protocol_error(f"packet type {kind} is not for clients to send here")
+            raise protocol_error(f"packet type {packet_type} is not for clients to send here")
 
 
 def read_connect(frame: Frame, *, source: str | None, certificate: ShownCertificate | None) -> Connect:
     """Read the first packet of a connection; other versions than 3.1.1 are refused."""
     first, data, start, end = frame
-    if first != Kind.CONNECT << 4:
+    if first != PacketType.CONNECT << 4:
         raise protocol_error("the first packet is not CONNECT")
     connect = packets.decode_connect(data, start, end)
     if connect.level != 4:

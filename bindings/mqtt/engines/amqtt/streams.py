@@ -7,7 +7,7 @@ from typing import Any
 
 from bindings.mqtt.engines.codec.encoding import encode_ack, encode_publish, encode_suback, encode_unsuback
 from bindings.mqtt.engines.codec.framing import Frame, Framer
-from bindings.mqtt.engines.codec.packets import Kind
+from bindings.mqtt.engines.codec.packets import PacketType
 from bindings.mqtt.engines.seam import Limits, Outcome, Publish
 
 HIGH_WATER_BYTES = 65_536
@@ -92,11 +92,11 @@ class CoalescingWriter:
 
     def acknowledge(self, qos: int, packet_id: int, outcome: Outcome) -> None:
         """PUBACK for QoS 1, PUBREC for QoS 2; why something was refused cannot be said."""
-        self.write(encode_ack(Kind.PUBACK if qos == 1 else Kind.PUBREC, packet_id, 4))
+        self.write(encode_ack(PacketType.PUBACK if qos == 1 else PacketType.PUBREC, packet_id, 4))
 
     def complete(self, packet_id: int) -> None:
         """PUBCOMP."""
-        self.write(encode_ack(Kind.PUBCOMP, packet_id, 4))
+        self.write(encode_ack(PacketType.PUBCOMP, packet_id, 4))
 
     def subscribed(self, packet_id: int, codes: Sequence[int]) -> None:
         """SUBACK; every refusal is 0x80."""

@@ -9,13 +9,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from bindings.mqtt.engines.codec.fields import utf8, varint
-from bindings.mqtt.engines.codec.packets import Kind
+from bindings.mqtt.engines.codec.packets import PacketType
 from bindings.mqtt.engines.codec.properties import Properties, Property, write_properties
 from bindings.mqtt.engines.seam import Publish
 
 PINGRESP = b"\xd0\x00"
-_ACK_HEADS = {Kind.PUBACK: b"\x40", Kind.PUBREC: b"\x50", Kind.PUBREL: b"\x62", Kind.PUBCOMP: b"\x70"}
-_ACK_HEADS_2 = {kind: head + b"\x02" for kind, head in _ACK_HEADS.items()}
+_ACK_HEADS = {
+    PacketType.PUBACK: b"\x40",
+    PacketType.PUBREC: b"\x50",
+    PacketType.PUBREL: b"\x62",
+    PacketType.PUBCOMP: b"\x70",
+}
+_ACK_HEADS_2 = {packet_type: head + b"\x02" for packet_type, head in _ACK_HEADS.items()}
 DUPLICATE = 0x08
 _FIRST = tuple(bytes((0x30 | flags,)) for flags in range(8))
 """The first byte of a PUBLISH by QoS and retain flag."""
@@ -76,15 +81,15 @@ def publish_properties(message: Publish, alias: int, expiry_s: int | None) -> by
 
 
 def encode_ack(
-    kind: Kind, packet_id: int, level: int, reason_code: int = 0, properties: Properties | None = None
+    packet_type: PacketType, packet_id: int, level: int, reason_code: int = 0, properties: Properties | None = None
 ) -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP; 3.1.1 has neither reason code nor properties."""
     if level == 4 or (not reason_code and not properties):
-        return _ACK_HEADS_2[kind] + packet_id.to_bytes(2, "big")
+        return _ACK_HEADS_2[packet_type] + packet_id.to_bytes(2, "big")
     body = packet_id.to_bytes(2, "big") + bytes((reason_code,))
     if properties:
         body += write_properties(properties)
-    return _ACK_HEADS[kind] + varint(len(body)) + body
+    return _ACK_HEADS[packet_type] + varint(len(body)) + body
 
 
 def encode_connack(

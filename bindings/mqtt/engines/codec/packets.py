@@ -17,7 +17,7 @@ from bindings.mqtt.engines.seam import Publish, SubscribeOptions
 from things.bounded import Bounded
 
 
-class Kind(IntEnum):
+class PacketType(IntEnum):
     """Control packet types (MQTT 5.0, 2.1.2)."""
 
     CONNECT = 1
@@ -245,10 +245,10 @@ def _publish(topic: str, payload: bytes, qos: int, retain: bool, duplicate: bool
 
 
 _ACK_CODES: Mapping[int, frozenset[int]] = {
-    Kind.PUBACK: frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}),
-    Kind.PUBREC: frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}),
-    Kind.PUBREL: frozenset({0x00, 0x92}),
-    Kind.PUBCOMP: frozenset({0x00, 0x92}),
+    PacketType.PUBACK: frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}),
+    PacketType.PUBREC: frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}),
+    PacketType.PUBREL: frozenset({0x00, 0x92}),
+    PacketType.PUBCOMP: frozenset({0x00, 0x92}),
 }
 _DISCONNECT_CODES = frozenset(
     {0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
@@ -256,9 +256,9 @@ _DISCONNECT_CODES = frozenset(
 _AUTH_CODES = frozenset({Reason.CONTINUE_AUTHENTICATION, Reason.RE_AUTHENTICATE})
 
 
-def decode_ack(kind: int, flags: int, data: bytes, pos: int, end: int, level: int) -> tuple[int, int]:
+def decode_ack(packet_type: int, flags: int, data: bytes, pos: int, end: int, level: int) -> tuple[int, int]:
     """PUBACK, PUBREC, PUBREL or PUBCOMP: the packet id and the reason code (0 in 3.1.1)."""
-    if flags != (2 if kind == Kind.PUBREL else 0):
+    if flags != (2 if packet_type == PacketType.PUBREL else 0):
         raise malformed("reserved flags of the fixed header")
     if pos + 2 > end:
         raise malformed("the packet ends early")
@@ -271,7 +271,7 @@ def decode_ack(kind: int, flags: int, data: bytes, pos: int, end: int, level: in
     if level == 4:
         raise malformed("the packet is too long")
     code = data[pos]
-    if code not in _ACK_CODES[kind]:
+    if code not in _ACK_CODES[packet_type]:
         raise protocol_error(f"0x{code:02X} is no reason code of this packet")
     if pos + 1 < end:
         _, pos = read_properties(data, pos + 1, end, Place.ACK)

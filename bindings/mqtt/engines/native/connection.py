@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from bindings.mqtt.engines.codec import packets
 from bindings.mqtt.engines.codec.encoding import PINGRESP, encode_auth, encode_disconnect
-from bindings.mqtt.engines.codec.packets import Connect, Kind
+from bindings.mqtt.engines.codec.packets import Connect, PacketType
 from bindings.mqtt.engines.codec.properties import Properties, Property
 from bindings.mqtt.engines.codec.reasons import BadPacket, Reason, protocol_error
 from bindings.mqtt.engines.native import subscribing
@@ -255,40 +255,40 @@ class Connection(asyncio.Protocol):
             await self._incoming.settled()
 
     def _on_first(self, first: int, data: bytes, start: int, end: int) -> None:
-        if first >> 4 != Kind.CONNECT:
+        if first >> 4 != PacketType.CONNECT:
             raise protocol_error("a packet before CONNECT")
         if first & 15:
             raise BadPacket(Reason.MALFORMED_PACKET, "reserved flags of the fixed header")
         self._on_connect(packets.decode_connect(data, start, end))
 
-    def _on_packet(self, kind: int, flags: int, data: bytes, start: int, end: int) -> Iterator[None] | None:
+    def _on_packet(self, packet_type: int, flags: int, data: bytes, start: int, end: int) -> Iterator[None] | None:
         level, shared = self.protocol_level, self._server.shared
-        match kind:
-            case Kind.PUBACK | Kind.PUBREC | Kind.PUBREL | Kind.PUBCOMP:
-                packet_id, code = packets.decode_ack(kind, flags, data, start, end, level)
-                if kind == Kind.PUBREL:
+        match packet_type:
+            case PacketType.PUBACK | PacketType.PUBREC | PacketType.PUBREL | PacketType.PUBCOMP:
+                packet_id, code = packets.decode_ack(packet_type, flags, data, start, end, level)
+                if packet_type == PacketType.PUBREL:
                     (self._incoming or self._received()).released(packet_id)
                 else:
-                    self._deliveries.acknowledged(kind, packet_id, code)
-            case Kind.PINGREQ:
+                    self._deliveries.acknowledged(packet_type, packet_id, code)
+            case PacketType.PINGREQ:
                 packets.decode_ping(flags, start, end)
                 self._output.write(PINGRESP)
-            case Kind.SUBSCRIBE:
+            case PacketType.SUBSCRIBE:
                 asked = packets.decode_subscribe(flags, data, start, end, level)
                 return subscribing.subscribe(self, asked, shared, self._output, self._deliveries)
-            case Kind.UNSUBSCRIBE:
+            case PacketType.UNSUBSCRIBE:
                 unwanted = packets.decode_unsubscribe(flags, data, start, end, level)
                 return subscribing.unsubscribe(self, unwanted, shared, self._output, self._deliveries)
-            case Kind.DISCONNECT:
+            case PacketType.DISCONNECT:
                 self._on_disconnect(packets.decode_disconnect(flags, data, start, end, level))
-            case Kind.AUTH:
+            case PacketType.AUTH:
                 self._on_auth(packets.decode_auth(flags, data, start, end, level))
-            case Kind.CONNECT:
+            case PacketType.CONNECT:
                 raise protocol_error("a second CONNECT")  # [MQTT-3.1.0-2]
             case 0:
                 raise BadPacket(Reason.MALFORMED_PACKET, "packet type 0 is reserved")
             case _:
-                raise protocol_error(f"{Kind(kind).name} is not for a server")
+                raise protocol_error(f"{PacketType(packet_type).name} is not for a server")
         return None
 
     def _received(self) -> Incoming:

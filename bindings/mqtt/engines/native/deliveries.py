@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bindings.mqtt.behind import Behind
 from bindings.mqtt.engines.codec.encoding import DUPLICATE, encode_ack, encode_publish
-from bindings.mqtt.engines.codec.packets import PUBREC, Kind
+from bindings.mqtt.engines.codec.packets import PUBREC, PacketType
 from bindings.mqtt.engines.codec.reasons import Reason, protocol_error
 from bindings.mqtt.engines.latest import Latest
 from bindings.mqtt.engines.native.negotiated import Terms
@@ -235,23 +235,25 @@ class Deliveries:
             self._send(message if message.retain else replace(message, retain=True), None, message.expiry_s)
         return done, latest is not None
 
-    def acknowledged(self, kind: int, packet_id: int, code: int) -> None:
+    def acknowledged(self, packet_type: int, packet_id: int, code: int) -> None:
         """Take PUBACK, PUBREC or PUBCOMP of the client."""
         session = self._session
         entry = session.in_flight.get(packet_id)
         if entry is None:
-            if kind == PUBREC and code < 0x80:
-                self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+            if packet_type == PUBREC and code < 0x80:
+                self._writer.write(
+                    encode_ack(PacketType.PUBREL, packet_id, self._level, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+                )
             return
         session.dirty = True
         delivered, entry.delivered = entry.delivered, None
-        if kind == PUBREC and entry.step in (PUBREC, Step.PUBCOMP) and code < 0x80:
+        if packet_type == PUBREC and entry.step in (PUBREC, Step.PUBCOMP) and code < 0x80:
             entry.message, entry.step = None, Step.PUBCOMP
-            self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
-        elif kind == entry.step:
+            self._writer.write(encode_ack(PacketType.PUBREL, packet_id, self._level))
+        elif packet_type == entry.step:
             session.finish(packet_id)
         else:
-            raise protocol_error(f"{Kind(kind).name} for a delivery that waits for {entry.step.name}")
+            raise protocol_error(f"{PacketType(packet_type).name} for a delivery that waits for {entry.step.name}")
         if delivered is not None and code < 0x80:
             delivered()
         if session.outbox or self._latest is not None or self._resend is not None or session.behind is not None:
@@ -335,7 +337,7 @@ class Deliveries:
                 continue
             message = entry.message
             if message is None:
-                self._writer.write(encode_ack(Kind.PUBREL, packet_id, self._level))
+                self._writer.write(encode_ack(PacketType.PUBREL, packet_id, self._level))
                 continue
             shown = self._shared.gate.reviewed(self._link, message)
             if shown is None:

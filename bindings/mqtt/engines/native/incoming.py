@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bindings.mqtt.engines.acks import Acknowledgements
 from bindings.mqtt.engines.codec.encoding import encode_ack
-from bindings.mqtt.engines.codec.packets import Kind, decode_publish
+from bindings.mqtt.engines.codec.packets import PacketType, decode_publish
 from bindings.mqtt.engines.codec.properties import Properties, Property
 from bindings.mqtt.engines.codec.reasons import BadPacket, Reason, protocol_error
 from bindings.mqtt.engines.native.negotiated import TOPIC_ALIASES, Terms
@@ -149,16 +149,16 @@ class Incoming:
         if not code or not self._is_5:
             writer.write((b"\x40\x02" if qos == 1 else b"\x50\x02") + packet_id.to_bytes(2, "big"))
             return
-        kind, terms = Kind.PUBACK if qos == 1 else Kind.PUBREC, self._terms
+        packet_type, terms = PacketType.PUBACK if qos == 1 else PacketType.PUBREC, self._terms
         properties: Properties = {}
         if terms.wants_reasons:
             if outcome.reason:
                 properties[Property.REASON_STRING] = outcome.reason[:MAX_REASON_CHARS]
             if outcome.error_code:
                 properties[Property.USER_PROPERTY] = [("code", outcome.error_code)]
-        packet = encode_ack(kind, packet_id, 5, code, properties)
+        packet = encode_ack(packet_type, packet_id, 5, code, properties)
         if terms.max_packet and len(packet) > terms.max_packet:
-            packet = encode_ack(kind, packet_id, 5, code)
+            packet = encode_ack(packet_type, packet_id, 5, code)
         writer.write(packet)
 
     def _refused(self, message: Publish, error: Exception) -> Outcome:
@@ -197,7 +197,7 @@ class Incoming:
 
     def _complete(self, packet_id: int, reason: Reason = Reason.SUCCESS) -> None:
         self._received.pop(packet_id, None)
-        self._writer.write(encode_ack(Kind.PUBCOMP, packet_id, 5 if self._is_5 else 4, reason))
+        self._writer.write(encode_ack(PacketType.PUBCOMP, packet_id, 5 if self._is_5 else 4, reason))
 
     async def settled(self) -> None:
         """Return when every publish that was read has been answered."""

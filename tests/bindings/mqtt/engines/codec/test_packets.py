@@ -13,7 +13,7 @@ from bindings.mqtt.engines.codec import packets
 from bindings.mqtt.engines.codec.encoding import encode_ack, encode_publish
 from bindings.mqtt.engines.codec.fields import MAX_VARINT, read_varint, varint
 from bindings.mqtt.engines.codec.framing import Framer
-from bindings.mqtt.engines.codec.packets import Kind
+from bindings.mqtt.engines.codec.packets import PacketType
 from bindings.mqtt.engines.codec.properties import RULES, Place, Property, read_properties, write_properties
 from bindings.mqtt.engines.codec.properties import ValueKind as Written
 from bindings.mqtt.engines.codec.reasons import BadPacket, Reason
@@ -32,13 +32,13 @@ def decode(data: bytes, level: int) -> object:
     first, body, start, end = frame
     flags, kind = first & 15, first >> 4
     decoders: dict[int, Callable[[], object]] = {
-        Kind.CONNECT: lambda: packets.decode_connect(body, start, end),
-        Kind.PUBLISH: lambda: packets.decode_publish(flags, body, start, end, level, {}, 10),
-        Kind.SUBSCRIBE: lambda: packets.decode_subscribe(flags, body, start, end, level),
-        Kind.UNSUBSCRIBE: lambda: packets.decode_unsubscribe(flags, body, start, end, level),
-        Kind.PINGREQ: lambda: packets.decode_ping(flags, start, end),
-        Kind.DISCONNECT: lambda: packets.decode_disconnect(flags, body, start, end, level),
-        Kind.AUTH: lambda: packets.decode_auth(flags, body, start, end, level),
+        PacketType.CONNECT: lambda: packets.decode_connect(body, start, end),
+        PacketType.PUBLISH: lambda: packets.decode_publish(flags, body, start, end, level, {}, 10),
+        PacketType.SUBSCRIBE: lambda: packets.decode_subscribe(flags, body, start, end, level),
+        PacketType.UNSUBSCRIBE: lambda: packets.decode_unsubscribe(flags, body, start, end, level),
+        PacketType.PINGREQ: lambda: packets.decode_ping(flags, start, end),
+        PacketType.DISCONNECT: lambda: packets.decode_disconnect(flags, body, start, end, level),
+        PacketType.AUTH: lambda: packets.decode_auth(flags, body, start, end, level),
     }
     if kind in decoders:
         return decoders[kind]()
@@ -380,7 +380,7 @@ def test_an_encoded_publish_reads_back(level: int, message: Publish) -> None:
 
 
 def test_acknowledgements_are_written_as_short_as_they_may_be() -> None:
-    assert encode_ack(Kind.PUBACK, 1, 4, 0x87) == b"\x40\2\0\1"
-    assert encode_ack(Kind.PUBACK, 1, 5) == b"\x40\2\0\1"
-    assert encode_ack(Kind.PUBREL, 258, 5, 0x92) == b"\x62\3\1\2\x92"
-    assert encode_ack(Kind.PUBREC, 1, 5, 0x87, {Property.REASON_STRING: "no"}) == b"\x50\x09\0\1\x87\5\x1f\0\2no"
+    assert encode_ack(PacketType.PUBACK, 1, 4, 0x87) == b"\x40\2\0\1"
+    assert encode_ack(PacketType.PUBACK, 1, 5) == b"\x40\2\0\1"
+    assert encode_ack(PacketType.PUBREL, 258, 5, 0x92) == b"\x62\3\1\2\x92"
+    assert encode_ack(PacketType.PUBREC, 1, 5, 0x87, {Property.REASON_STRING: "no"}) == b"\x50\x09\0\1\x87\5\x1f\0\2no"
