@@ -21,7 +21,7 @@ from authn.credentials import Credential, CredentialKind
 from authn.migrations import applied_at, migrate
 from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType
-from things.whole_files import sqlite_check
+from things.whole_files import refuse_unless_damage, sqlite_check
 
 log = logging.getLogger(__name__)
 
@@ -287,6 +287,7 @@ def _check_file(file: Path) -> None:
     try:
         verdict = connection.execute(sqlite_check(file)).fetchone()[0]
     except (sqlite3.Error, ValueError) as error:  # the driver may fail to decode what the check says
+        refuse_unless_damage(file, error)
         verdict = str(error)
     finally:
         connection.close()

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from shutil import copyfile
 
-from things.whole_files import sync
+from things.whole_files import refuse_unless_damage, sync
 
 PARTS = ("", "-wal", "-shm")
 """A database's file, its log and the log's index, by the ends of their names."""
@@ -36,7 +36,7 @@ class FileKind(StrEnum):
 
 def kind_of(path: Path, stamp: int | None) -> FileKind:
     """What lies at `path`; with `stamp` None any database with tables is ours. Opening it may finish what a crash left
-    in the log."""
+    in the log. Raises StorageFull, StorageFailed where it cannot be looked at."""
     try:
         with path.open("rb") as file:
             start = file.read(100)
@@ -53,13 +53,15 @@ def kind_of(path: Path, stamp: int | None) -> FileKind:
             if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 return FileKind.EMPTY
             found = connection.execute("PRAGMA application_id").fetchone()[0]
-    except (sqlite3.Error, ValueError, OverflowError):
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        refuse_unless_damage(path, error)
         return FileKind.DAMAGED
     return FileKind.OURS if stamp is None or found == stamp else FileKind.FOREIGN
 
 
 def is_readable(path: Path) -> bool:
-    """Whether every page and value of a database can be read. Reads all of it."""
+    """Whether every page and value of a database can be read. Reads all of it. Raises StorageFull, StorageFailed where
+    it cannot be looked at."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             if connection.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
@@ -68,7 +70,8 @@ def is_readable(path: Path) -> bool:
             for (table,) in connection.execute(named).fetchall():
                 for _ in connection.execute(f'SELECT * FROM "{table}"'):
                     pass
-    except (sqlite3.Error, ValueError, OverflowError):
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        refuse_unless_damage(path, error)
         return False
     return True
 

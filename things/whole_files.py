@@ -10,7 +10,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from things.errors import StorageFailed, StorageFull
+
 CHECKED_WHOLE_BYTES = 64 << 20
+_NO_SPACE = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
+"""The second: not even for the index of a log, which every reader needs."""
+_OUTSIDE = ("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_BUSY", "SQLITE_NOMEM")
+"""What befalls a file from outside: its disk, its rights, other programs, too little memory."""
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -64,6 +70,16 @@ def sqlite_check(file: Path) -> str:
     """The statement by which a start checks an SQLite file; what it returns is "ok" for a whole one. It takes about
     3 ms a megabyte, of larger files a third of that: the rows are checked, and not whether every index has them."""
     return f"PRAGMA {'integrity' if file.stat().st_size <= CHECKED_WHOLE_BYTES else 'quick'}_check(1)"
+
+
+def refuse_unless_damage(path: Path, error: BaseException) -> None:
+    """Raise StorageFull or StorageFailed if an error of SQLite says that a database cannot be looked at now, and
+    nothing about what is in it: such a file is not damaged, and must not be set aside."""
+    code = getattr(error, "sqlite_errorname", None) or ""
+    if code in _NO_SPACE:
+        raise StorageFull(f"no space left to open {path}") from error
+    if code.startswith(_OUTSIDE):
+        raise StorageFailed(f"{path} cannot be opened: {error}") from error
 
 
 def sync(path: Path) -> None:

@@ -19,6 +19,7 @@ from pydantic_core import from_json, to_json
 from bindings.messaging_node.named import Owner
 from things.errors import NewerSchema, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType, Principal
+from things.whole_files import refuse_unless_damage
 
 T = TypeVar("T")
 
@@ -107,6 +108,7 @@ class NodeStore:
                 await load()
         except (sqlite3.Error, ValueError, TypeError, LookupError) as error:
             await self.close()
+            refuse_unless_damage(self._path or Path(), error)
             raise StorageDamaged(f"{self._path} holds what cannot be read ({error}); move it away") from error
 
     async def close(self) -> None:
@@ -236,6 +238,7 @@ class NodeStore:
                     _MIGRATIONS[number](connection)
                     connection.execute(f"PRAGMA user_version = {number + 1}")
         except sqlite3.DatabaseError as error:
+            refuse_unless_damage(self._path or Path(), error)
             raise StorageDamaged(f"{self._path} cannot be read ({error}); move it away to start afresh") from error
         if version > SCHEMA:
             connection.close()

@@ -15,8 +15,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from things.addresses import Kind
-from things.errors import NewerSchema, StorageDamaged, StorageFailed
-from things.whole_files import sync, write_whole
+from things.errors import NewerSchema, StorageDamaged
+from things.whole_files import refuse_unless_damage, sync, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -86,14 +86,11 @@ def found_files(folder: Path) -> tuple[list[DayFile], list[Path]]:
 
 _DAMAGE = (sqlite3.Error, ValueError, TypeError, OverflowError)
 """What a damaged file makes the driver raise: text that is none, numbers beyond 64 bits, values of the wrong type."""
-_SHORTAGE = ("SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_FULL", "SQLITE_READONLY")
 
 
 def _judged(path: Path, error: Exception) -> Path:
-    """Set a damaged file aside. Raises StorageFailed where the machine, not the file, is to blame."""
-    code = getattr(error, "sqlite_errorname", None) or ""
-    if code.startswith(_SHORTAGE):
-        raise StorageFailed(f"{path} cannot be opened: {error}") from error
+    """Set a damaged file aside. Raises StorageFull, StorageFailed where the machine, not the file, is to blame."""
+    refuse_unless_damage(path, error)
     return set_aside(path, str(error))
 
 

@@ -26,6 +26,7 @@ from bindings.mqtt.engines.native.session_state import filter_state, read_filter
 from bindings.mqtt.engines.native.sessions import Key, Session
 from bindings.mqtt.engines.seam import Limits
 from things.errors import StorageDamaged
+from things.whole_files import refuse_unless_damage
 
 log = logging.getLogger(__name__)
 
@@ -254,20 +255,25 @@ class SessionStore:
                 if self._db.execute(probe).fetchone() is None:
                     raise StorageDamaged(f"{self._path} lacks what a new file has")
         except sqlite3.DatabaseError as error:
+            refuse_unless_damage(self._path, error)
             raise StorageDamaged(f"{self._path} is no file of sessions: {error}") from error
 
     def _read(
         self,
     ) -> tuple[list[tuple[str, str, int, bytes]], list[tuple[str, str, int]], list[tuple[str, str, bytes]], int]:
-        self._db.execute("DELETE FROM sessions WHERE ends <= ?", (self._clock(),))
-        for table in ("received", "asked"):
-            self._db.execute(
-                f"DELETE FROM {table} WHERE (account, client_id) NOT IN (SELECT account, client_id FROM sessions)"
-            )
-        rows = self._db.execute("SELECT account, client_id, ends, state FROM sessions").fetchall()
-        received = self._db.execute("SELECT account, client_id, packet_id FROM received").fetchall()
-        asked = self._db.execute("SELECT account, client_id, state FROM asked").fetchall()
-        return rows, received, asked, self._db.execute("SELECT row_id FROM told").fetchone()[0]
+        try:
+            self._db.execute("DELETE FROM sessions WHERE ends <= ?", (self._clock(),))
+            for table in ("received", "asked"):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE (account, client_id) NOT IN (SELECT account, client_id FROM sessions)"
+                )
+            rows = self._db.execute("SELECT account, client_id, ends, state FROM sessions").fetchall()
+            received = self._db.execute("SELECT account, client_id, packet_id FROM received").fetchall()
+            asked = self._db.execute("SELECT account, client_id, state FROM asked").fetchall()
+            return rows, received, asked, self._db.execute("SELECT row_id FROM told").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            refuse_unless_damage(self._path, error)
+            raise StorageDamaged(f"{self._path} cannot be read: {error}") from error
 
     def _write(
         self,
