@@ -138,7 +138,7 @@ class Stocktaking:
             self._note(name, f"its log lost {lost} pages that were committed; kept as {name}-wal.damaged")
         kind = kind_of(path, self.inventory.stamp if had is not None else None)
         if kind is not FileKind.OURS:
-            raise self._refusal(name, f"{kind}{_told(had)}")
+            raise self._refusal(name, f"{kind}{_summary(had)}")
 
     def _check_history(self) -> None:
         folder, stores = self._home / HISTORY, self.inventory.stores
@@ -245,7 +245,7 @@ class Stocktaking:
         for path in damaged:
             name = f"{HISTORY}/{path.name.partition('.db')[0]}.db"
             had = self.inventory.stores.pop(name, None)
-            self._note(name, f"damaged: set aside as {path.name}{_told(had)}")
+            self._note(name, f"damaged: set aside as {path.name}{_summary(had)}")
         for name, marks in found.items():
             had = self.inventory.stores.get(name, {})
             shorter = {counter: had[counter] for counter in _RISING if marks.get(counter, 0) < had.get(counter, 0)}
@@ -425,7 +425,7 @@ def _rows(first: int, last: int) -> str:
     return f"row {first}" if first == last else f"rows {first} to {last}"
 
 
-def _told(had: Marks | None) -> str:
+def _summary(had: Marks | None) -> str:
     """What was in a store, as far as it is known."""
     if not had:
         return ""

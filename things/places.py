@@ -68,7 +68,7 @@ class Places:
         self._allowed = frozenset(allowed_origins)
         self._listeners: dict[str, Listener] = {}
         self._names = names or Names()
-        self._told: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[], None]] = []
         self._forget()
 
     @property
@@ -89,17 +89,17 @@ class Places:
         """The gateway is called otherwise from now on."""
         self._names = names
         self._forget()
-        for told in tuple(self._told):
-            told()
+        for notify in tuple(self._watchers):
+            notify()
 
     @contextmanager
     def telling(self, renamed: Callable[[], None]) -> Iterator[None]:
         """Call `renamed` whenever names changed, for as long as the block runs."""
-        self._told.append(renamed)
+        self._watchers.append(renamed)
         try:
             yield
         finally:
-            self._told.remove(renamed)
+            self._watchers.remove(renamed)
 
     # ------------------------------------------------------------ callers
 

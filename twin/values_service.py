@@ -90,7 +90,7 @@ class ValuesService(MethodService):
             raise UnknownThing(thing_id)
         value = self._values.get(thing_id, kind, name)
         if value is None and kind is Kind.PROPERTY and name in (told := self._presence(thing_id)):
-            return self._told(told[name])
+            return self._shown(told[name])
         if value is None:
             if entry.td.affordance(kind, name) is None:
                 raise UnknownName(thing_id, kind, name)
@@ -109,14 +109,14 @@ class ValuesService(MethodService):
             if of_kind is kind
         }
         if kind is Kind.PROPERTY:
-            found = {name: self._told(value) for name, value in self._presence(thing_id).items()} | found
+            found = {name: self._shown(value) for name, value in self._presence(thing_id).items()} | found
         return {
             name: document
             for name, document in found.items()
             if self._may(principal, Operation.READ, Address(thing_id, kind, name))
         }
 
-    def _told(self, value: JSONValue) -> dict[str, JSONValue]:
+    def _shown(self, value: JSONValue) -> dict[str, JSONValue]:
         """A value that is worked out when it is read, and so has no row."""
         now = rfc3339(self._clock())
         return {"value": value, "created": now, "received": now, "rowID": 0, "quality": 0}

@@ -67,7 +67,7 @@ class Audit:
         self._anchor_s = ANCHOR_S
         self._anchored = monotonic()
         self._anchoring: Anchoring | None = None
-        self._untold: str | None = None
+        self._unwitnessed: str | None = None
         self.failed = False
         """The last attempt to write failed (full disk); acts wait in the queue and are tried again."""
         self.found: str | None = None
@@ -76,7 +76,7 @@ class Audit:
         stated = [chain.statement for chain in self._chains.values() if chain.statement is not None]
         self._log_id = stated[-1].log if stated else secrets.token_hex(8)
         self._seq = max((chain.head.seq for chain in self._chains.values() if chain.head), default=0)
-        self._told: Mapping[Class, Head] = self._heads()
+        self._witnessed: Mapping[Class, Head] = self._heads()
         self._restored = False
         self._began = False
         """Every class is to have its first line, also those of which no act came yet."""
@@ -90,7 +90,7 @@ class Audit:
             return "the audit log cannot be written"
         if self.found is not None:
             return f"the audit log is not as it was left: {self.found}; see: skep audit verify"
-        return f"a witness of the audit log {self._untold}" if self._untold else None
+        return f"a witness of the audit log {self._unwitnessed}" if self._unwitnessed else None
 
     @property
     def key(self) -> str:
@@ -227,7 +227,7 @@ class Audit:
             try:
                 known = [one for one in witness.anchors() if one.gateway in ("", self._gateway)]
             except OSError as error:
-                self._untold = f"cannot be read: {witness.name}"
+                self._unwitnessed = f"cannot be read: {witness.name}"
                 log.warning("a witness cannot be read", extra={"witness": witness.name, "detail": str(error)})
                 continue
             if not known:
@@ -272,7 +272,7 @@ class Audit:
     def _pause_s(self) -> float | None:
         """How long there is nothing to do unless an act comes."""
         pauses = [TOLD_EVERY_S] if self._budgets.is_owing else []
-        if self._told != self._heads():
+        if self._witnessed != self._heads():
             pauses.append(max(0.0, self._anchored + self._anchor_s - self._monotonic()))
         return min(pauses, default=None)
 
@@ -309,19 +309,19 @@ class Audit:
 
     def _anchor(self, *, now: bool) -> None:
         heads = self._heads()
-        if not self._gateway or heads == self._told:
+        if not self._gateway or heads == self._witnessed:
             return
         if not now and self._monotonic() < self._anchored + self._anchor_s:
             return
         if self._anchoring is None:
             self._anchoring = Anchoring(self._witnesses, self._said)
-        self._anchored, self._told = self._monotonic(), heads
+        self._anchored, self._witnessed = self._monotonic(), heads
         self._anchoring.tell(
             anchor_line(self._signer, gateway=self._gateway, at=self._clock(), log_id=self._log_id, heads=heads)
         )
 
-    def _said(self, untold: str | None) -> None:
-        self._untold = untold
+    def _said(self, unwitnessed: str | None) -> None:
+        self._unwitnessed = unwitnessed
 
     def _left_out(self, class_: Class, act: str, who: str, outcome: str, acts: int) -> dict[str, object]:
         line = document(act, at=self._clock(), by="?" if class_ is Class.REFUSALS else who, outcome=outcome,

@@ -89,7 +89,7 @@ class OpenGate:
         return True
 
     @property
-    def told_row(self) -> int:
+    def published_row(self) -> int:
         return 0
 
     async def missed(

@@ -64,16 +64,16 @@ class PollPositions:
         return sum(map(len, self._pollers.values()))
 
     @contextmanager
-    def at(self, who: Poller, connection: object, told_row: int) -> Iterator[Position]:
+    def at(self, who: Poller, connection: object, published_row: int) -> Iterator[Position]:
         """The position of a poll, for as long as it is under way; a new one begins with what is told from now on."""
-        position = self._position(who, connection, told_row)
+        position = self._position(who, connection, published_row)
         position.is_open, position.connection = True, connection
         try:
             yield position
         finally:
             position.is_open, position.left = False, self._clock()
 
-    def _position(self, who: Poller, connection: object, told_row: int) -> Position:
+    def _position(self, who: Poller, connection: object, published_row: int) -> Position:
         now = self._clock()
         known = [each for each in self._pollers.get(who, ()) if each.is_open or now - each.left <= self._keep_s]
         free = [each for each in known if not each.is_open]
@@ -82,7 +82,7 @@ class PollPositions:
             position = max(same or free, key=lambda each: each.left)
         else:
             # One that still waits has been given all there was: its client may have come back on another connection.
-            position = Position(min((each.row for each in known), default=told_row))
+            position = Position(min((each.row for each in known), default=published_row))
             known = [*known[-MAX_ALIKE + 1 :], position]
         self._pollers[who] = known
         return position

@@ -42,7 +42,7 @@ class _Spent(BaseException):
 
 def main() -> None:
     """Answer searches until the input ends."""
-    given, told = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    given, output = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
@@ -53,12 +53,12 @@ def main() -> None:
         try:
             query = LANGUAGES[asked["language"]](asked["query"])
         except SkepError as error:
-            _tell(told, {"error": _document(error)})
+            _send(output, {"error": _document(error)})
             continue
-        _tell(told, {})
+        _send(output, {})
         things = _things(given)
         answer, body = _answer(query, things)
-        _tell(told, answer, body)
+        _send(output, answer, body)
         if "last" in answer:
             return
         for _ in things:
@@ -114,10 +114,10 @@ def _things(given: BinaryIO) -> Iterator[bytes]:
         yield given.read(size)
 
 
-def _tell(told: BinaryIO, answer: dict[str, Any], body: bytes = b"") -> None:
-    told.write(encode(answer) + b"\n")
-    told.write(body)
-    told.flush()
+def _send(output: BinaryIO, answer: dict[str, Any], body: bytes = b"") -> None:
+    output.write(encode(answer) + b"\n")
+    output.write(body)
+    output.flush()
 
 
 def _document(error: SkepError) -> dict[str, str]:

@@ -142,10 +142,10 @@ class _Worker:
         self.is_ready = False
         self._stdin.write(encode({"language": language, "query": query}) + b"\n")
         async with asyncio.timeout(deadline_s):
-            told = await self._told()
-        if "error" in told:
+            answer = await self._line()
+        if "error" in answer:
             self.is_ready = True
-            return _refused(told["error"])
+            return _refused(answer["error"])
         try:
             async with asyncio.TaskGroup() as tasks, aclosing(things):
                 answering = tasks.create_task(self._answer())
@@ -179,11 +179,11 @@ class _Worker:
                 await self._stdin.drain()
 
     async def _answer(self) -> bytes | SkepError:
-        told = await self._told()
-        self.is_ready = not told.get("last", False)
-        if "error" in told:
-            return _refused(told["error"])
-        size, pieces = int(told["bytes"]), list[bytes]()
+        answer = await self._line()
+        self.is_ready = not answer.get("last", False)
+        if "error" in answer:
+            return _refused(answer["error"])
+        size, pieces = int(answer["bytes"]), list[bytes]()
         while size:
             piece = await self._stdout.read(min(size, _PIECE_BYTES))
             if not piece:
@@ -193,12 +193,12 @@ class _Worker:
             size -= len(piece)
         return b"".join(pieces)
 
-    async def _told(self) -> dict[str, Any]:
+    async def _line(self) -> dict[str, Any]:
         line = await self._stdout.readline()
         if not line.endswith(b"\n"):
             raise EOFError
-        told: dict[str, Any] = from_json(line)
-        return told
+        answer: dict[str, Any] = from_json(line)
+        return answer
 
 
 def _refused(error: Mapping[str, str]) -> SkepError:

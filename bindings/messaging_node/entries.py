@@ -18,7 +18,7 @@ OWN = (OWNER, PRINCIPAL, "_until", "_session", "_thing", REGISTERED_BY)
 """Members of an entry that are the node's own and never told."""
 
 
-def told(found: Mapping[str, Entry], one: str | None = None) -> Body:
+def listing(found: Mapping[str, Entry], one: str | None = None) -> Body:
     """Live entries if there are any; else what is known, as temporarily unavailable."""
     live = {url: entry for url, entry in found.items() if entry["status"] in ("live", "created")}
     if one is not None:

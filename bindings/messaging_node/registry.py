@@ -17,11 +17,11 @@ from bindings.messaging_node.entries import (
     fits,
     is_of_kind,
     last_part,
+    listing,
     resource_of,
     session_of,
     size_of,
     terms_of,
-    told,
 )
 from bindings.messaging_node.ownership import Ownership
 from bindings.messaging_node.quota import Quota
@@ -355,10 +355,10 @@ class Registry:
             thing = await self._things.registration(resource, caller.principal)
             if thing is None:
                 return UNKNOWN
-            return told({resource: thing}, one=resource)
+            return listing({resource: thing}, one=resource)
         entry = self._entries.get(resource)
         if entry is not None and self._is_shown(entry, caller):
-            return told({resource: self._now(entry, caller)}, one=resource)
+            return listing({resource: self._now(entry, caller)}, one=resource)
         found: dict[str, Entry] = {}
         size = 0
         for entry in map(self._entries.__getitem__, self._by_term.get(last_part(resource), ())):
@@ -370,7 +370,7 @@ class Registry:
             found[str(entry["url"])] = self._now(entry, caller)
             if len(found) >= PAGE:
                 break
-        return told(found) if found else UNKNOWN
+        return listing(found) if found else UNKNOWN
 
     def thing_of(self, url: str) -> str | None:
         """The Thing that a registered object is; None if it is none."""

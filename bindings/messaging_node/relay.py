@@ -19,7 +19,7 @@ from bindings.messaging_node.outbox import SHARE, Item
 from bindings.messaging_node.pending import Asked, PendingResponses
 from bindings.messaging_node.replies import Replies
 from bindings.messaging_node.requests import HypertyRequests
-from bindings.messaging_node.routes import RESERVED, Routes, is_told, object_of
+from bindings.messaging_node.routes import RESERVED, Routes, is_notified, object_of
 from bindings.messaging_node.runtimes import Runtimes
 from bindings.messaging_node.sessions import NodeSession, Pending, Permit
 from bindings.messaging_node.settings import NodeSettings
@@ -182,7 +182,7 @@ class Relay:
             # Whoever knew it could take the session over: others see the runtime's address.
             sender = envelope.sender
             envelope = read({**envelope.document, "from": session.runtime_url})
-        is_news = is_told(to) and envelope.type in ("update", "delete")
+        is_news = is_notified(to) and envelope.type in ("update", "delete")
         if envelope.type in _LOOKS:
             self._check_look(to, session)
         cause, text = session.principal.account, encode(envelope.document)

@@ -20,7 +20,7 @@ RESERVED = frozenset({"domain", "global", "mn", "thing"})
 """Schemes of the node's own addresses and of Things, which no client speaks as."""
 
 
-def is_told(address: str) -> bool:
+def is_notified(address: str) -> bool:
     """Whether updates and deletes there are news to whoever listens, answered by nobody."""
     return address.endswith(_OPEN_ENDS)
 
@@ -28,7 +28,7 @@ def is_told(address: str) -> bool:
 def is_open(address: str) -> bool:
     """Whether anyone may listen to an address: changes, registrations, statuses and children are told to whoever asks,
     everything else to who holds it."""
-    return is_told(address) or "/children/" in address
+    return is_notified(address) or "/children/" in address
 
 
 def object_of(address: str) -> str:

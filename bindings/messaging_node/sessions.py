@@ -48,7 +48,7 @@ class Asking:
     """A message that became a request to a Thing; whether anything of it was told yet."""
 
     envelope: Envelope
-    is_told: bool = False
+    is_notified: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -193,7 +193,7 @@ class Twins:
             del caller.asked[reference]
             return _body(status)
         # Recorded and waiting for its agent: the sender learns at once that it was taken, but once.
-        return _body(status) if status.state is State.PENDING and not asking.is_told else None
+        return _body(status) if status.state is State.PENDING and not asking.is_notified else None
 
     def status(self, session: NodeSession, status: DeliveryStatus) -> None:
         """One step of a request: an answer to the message that asked for it, if it came this way."""
@@ -201,7 +201,7 @@ class Twins:
         asking = session.asked.get(reference)
         if asking is None:
             return
-        asking.is_told = True
+        asking.is_notified = True
         if status.is_final:
             del session.asked[reference]
         self._reply(asking.envelope, session, _body(status))

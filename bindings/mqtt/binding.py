@@ -340,15 +340,15 @@ class MqttBinding:
         return None if shown is None else replace(message, payload=shown.payload)
 
     @property
-    def told_row(self) -> int:
-        return self._sink.sessions.told_row
+    def published_row(self) -> int:
+        return self._sink.sessions.published_row
 
     async def missed(
         self, link: Link, filters: Mapping[str, SubscribeOptions], after: int, *, is_first: bool
     ) -> Missed:
         session = self._clients.get(link)
         found = session and await missed_by(session, filters, after, self._missed, is_first=is_first)
-        return found or Missed(deliveries=(), last_row=self.told_row, has_more=False)
+        return found or Missed(deliveries=(), last_row=self.published_row, has_more=False)
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:
         self._dropped[message.flow] += 1

@@ -371,7 +371,7 @@ class ClientSession:
 
             if not self._push_owed(inbox, message, confirmed):
                 return False
-        inbox.told(status)
+        inbox.reported(status)
         if status.is_final:
             inbox.forget(reference)
         return True
@@ -391,7 +391,7 @@ class ClientSession:
 
     def answer(self, status: DeliveryStatus) -> None:
         """Tell the caller the first status of its request, if the register has not done so already."""
-        if not self._own_inbox().was_told(status):
+        if not self._own_inbox().was_reported(status):
             self.report(status, ignore)
 
     def tell(self, topic: str, payload: bytes, correlation: bytes | None = None) -> None:

@@ -18,7 +18,7 @@ import anyio
 from bindings.mqtt.behind import Behind
 from bindings.mqtt.clients import BINDING, ClientSession
 from bindings.mqtt.engines.seam import Closed, SubscribeOptions
-from bindings.mqtt.missed import MissedRows, told_of_gap
+from bindings.mqtt.missed import MissedRows, with_gap
 from runtime.ports import Pattern, Publication, Request, Sessions
 from things.delivery import DeliveryStatus
 from things.identity import Principal
@@ -94,7 +94,7 @@ class Group:
             del self._given[row_id]
         if rows:
             behind = self._behind
-            self._once_given = max(self._once_given, behind.position if behind else self._sessions.told_row)
+            self._once_given = max(self._once_given, behind.position if behind else self._sessions.published_row)
             self._came_back.update(rows)
             again = Behind[Publication](min(self._came_back) - 1)
             again.is_first = behind is not None and behind.is_first
@@ -103,7 +103,7 @@ class Group:
     @property
     def served(self) -> int:
         """The row up to which members have confirmed all."""
-        position = self._behind.position if self._behind is not None else self._sessions.told_row
+        position = self._behind.position if self._behind is not None else self._sessions.published_row
         return min(position, min(self._given, default=position + 1) - 1)
 
     def request(self, request: Request, delivered: Callable[[], None]) -> bool:
@@ -196,5 +196,5 @@ class Group:
         found = await self._rows.after(self, self._patterns, behind.position, is_first=behind.is_first)
         publications = found.publications
         if found.gap and publications:
-            publications = (told_of_gap(publications[0], found.gap), *publications[1:])
+            publications = (with_gap(publications[0], found.gap), *publications[1:])
         behind.came(publications, found.last_row, has_more=found.has_more)

@@ -69,7 +69,7 @@ class Groups:
         # Who comes with QoS 0 takes part in what waits for another, and is owed nothing itself.
         if (options.qos or self._away[key]) and key in self._positions:
             position = self._positions.get(key)
-            if position < self._sessions.told_row:
+            if position < self._sessions.published_row:
                 group.owe(position)
         self._empty.discard(key)
         return Grant(qos=options.qos)

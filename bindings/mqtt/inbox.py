@@ -31,7 +31,7 @@ class Answer:
 class Inbox:
     """The filters of one inbox with their QoS, the answers that were asked for, and what the client owes."""
 
-    __slots__ = ("_answers", "_told", "filters", "held", "owed", "refused_at")
+    __slots__ = ("_answers", "_reported", "filters", "held", "owed", "refused_at")
 
     def __init__(self) -> None:
         self.filters: dict[str, tuple[InboxFilter, int]] = {}
@@ -42,7 +42,7 @@ class Inbox:
         self.refused_at: int | None = None
         """How many were owed when the link took no more; None while it takes them."""
         self._answers: dict[str, Answer] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     @property
     def takes_requests(self) -> bool:
@@ -70,13 +70,13 @@ class Inbox:
         """There will be no more statuses of a request."""
         self._answers.pop(reference, None)
 
-    def told(self, status: DeliveryStatus) -> None:
+    def reported(self, status: DeliveryStatus) -> None:
         """The client was told a status."""
-        _put(self._told, status.request_id, status.seq)
+        _put(self._reported, status.request_id, status.seq)
 
-    def was_told(self, status: DeliveryStatus) -> bool:
+    def was_reported(self, status: DeliveryStatus) -> bool:
         """Whether the last status of the request that the client was told is this one."""
-        return bool(status.seq) and self._told.get(status.request_id) == status.seq
+        return bool(status.seq) and self._reported.get(status.request_id) == status.seq
 
     def is_ready_again(self) -> bool:
         """Whether, after a refusal, half of what was owed is confirmed by now; told once."""

@@ -66,8 +66,8 @@ class MissedRows:
             found = await sessions.missed(session.principal, patterns, start, PIECE_ROWS, max_bytes=PIECE_BYTES)
         except SkepError as error:
             log.error("what was missed cannot be read", extra={"code": error.code, "reason": error.detail})
-            self._gap(session, after, sessions.told_row, error.code)
-            return Rows(publications=(), last_row=sessions.told_row, has_more=False)
+            self._gap(session, after, sessions.published_row, error.code)
+            return Rows(publications=(), last_row=sessions.published_row, has_more=False)
         self._sink.charge(session.principal, max(1, len(found.publications) / ROWS_PER_MESSAGE))
         if start > after:
             self._gap(session, after, start, "beyond-bounds")
@@ -136,10 +136,10 @@ def _deliveries(
         ]
         delivery = session.delivery(publication, options) if options else None
         if delivery is not None and gap:
-            delivery, gap = told_of_gap(delivery, gap), 0
+            delivery, gap = with_gap(delivery, gap), 0
         yield delivery
 
 
-def told_of_gap(first: _Told, rows: int) -> _Told:
+def with_gap(first: _Told, rows: int) -> _Told:
     """The first delivery behind a gap says so: of how many rows of history some were missed."""
     return replace(first, user_properties=(*first.user_properties, ("gap", str(rows))))

@@ -199,7 +199,7 @@ class Sessions(Protocol):
         ...
 
     @property
-    def told_row(self) -> int:
+    def published_row(self) -> int:
         """The history row of the last publication that was delivered, of anything: a subscription that is made now
         begins after it."""
         ...

@@ -49,13 +49,13 @@ class MissedRows:
     """Reads again what was published."""
 
     history: History
-    told_row: int
+    published_row: int
     """The row of the last publication that was delivered, of anything."""
 
     async def horizon(self, patterns: Sequence[Pattern], after: int, *, max_bytes: int, received: int) -> int:
         """The row after which to go on so that no more than so many bytes come, and nothing that was received earlier
         (µs); `after` itself if all that came after it is still here and within both."""
-        if not is_stored(patterns) or after >= self.told_row:
+        if not is_stored(patterns) or after >= self.published_row:
             return after
         query = HistoryQuery(after_row=after, takes=Matching(patterns))
         return await self.history.horizon(query, max_bytes=max_bytes, received=received)
@@ -71,7 +71,7 @@ class MissedRows:
     ) -> Missed:
         """The publications among at most `limit` rows after a row, in their order; all of those rows but the last have
         less than `max_bytes` of values."""
-        told = self.told_row
+        told = self.published_row
         if not is_stored(patterns) or after >= told:
             return Missed(publications=(), last_row=max(after, told), has_more=False)
         query = HistoryQuery(after_row=after, takes=Matching(patterns), limit=limit, max_bytes=max_bytes)
@@ -80,10 +80,10 @@ class MissedRows:
         last = rows[-1].row_id if has_more else max(told, rows[-1].row_id if rows else 0)
         publications = await self._publications(rows, may_see)
         # What is committed and not delivered yet comes to the subscribers when it is.
-        now_told = self.told_row
-        if rows and rows[-1].row_id > now_told:
-            publications = [each for each in publications if each.row_id <= now_told]
-        return Missed(publications=publications, last_row=min(last, now_told), has_more=has_more)
+        published = self.published_row
+        if rows and rows[-1].row_id > published:
+            publications = [each for each in publications if each.row_id <= published]
+        return Missed(publications=publications, last_row=min(last, published), has_more=has_more)
 
     async def _publications(
         self, rows: Sequence[Row], may_see: Callable[[str, Kind, str], bool]

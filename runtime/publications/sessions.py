@@ -207,7 +207,7 @@ class LiveSessions:
         """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
         audience, rows = self._audience((publication.thing_id, publication.kind, publication.name)), self.rows
         if not audience:
-            rows.told_row = publication.row_id or rows.told_row
+            rows.published_row = publication.row_id or rows.published_row
             return
         is_td = publication.kind is _TD and bool(publication.payload)
         live, delivered = self._live, 0
@@ -228,7 +228,7 @@ class LiveSessions:
                 log.exception("delivery failed", extra={"session": session.session_id, "binding": session.binding})
         self.metrics.delivered += delivered
         # Not before: a session that ends meanwhile may not have it yet.
-        rows.told_row = publication.row_id or rows.told_row
+        rows.published_row = publication.row_id or rows.published_row
 
     @property
     def rights(self) -> int | None:
@@ -344,8 +344,8 @@ class LiveSessions:
         return self.directory.ids()
 
     @property
-    def told_row(self) -> int:
-        return self.rows.told_row
+    def published_row(self) -> int:
+        return self.rows.published_row
 
     async def missed(
         self,

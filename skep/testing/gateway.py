@@ -289,7 +289,7 @@ class Gateway:
         return True
 
     @property
-    def told_row(self) -> int:
+    def published_row(self) -> int:
         return 0
 
     async def missed(

@@ -83,18 +83,18 @@ class LiveGateway:
         token may not read it."""
         versions = self._declared.setdefault(thing_id, [])
         if not versions:
-            found = self._told("listVersions", thingID=thing_id)
+            found = self._answer("listVersions", thingID=thing_id)
             told = [(one["version"], None if one["isRemoved"] else one["published"], None) for one in found]
             versions.extend([(0, None, {}), *sorted(told, key=lambda one: one[0])])
         index = max(index for index, (version, _, _) in enumerate(versions) if version <= max(td_version, 0))
         version, published, series = versions[index]
         if series is None:
-            td = self._told("readTDAsOf", thingID=thing_id, time=published) if published is not None else {}
+            td = self._answer("readTDAsOf", thingID=thing_id, time=published) if published is not None else {}
             series = series_of(to_json(td))
             versions[index] = (version, published, series)
         return series.get((kind, name), UNKNOWN)
 
-    def _told(self, method: str, **data: str) -> Any:
+    def _answer(self, method: str, **data: str) -> Any:
         """Items, or the Thing Description, that the directory tells; empty where it tells nothing to this token."""
         reply = self._send("POST", f"/rpc/{DIRECTORY}/{method}", to_json(data), "application/json")
         if reply.status_code in (403, 404):

@@ -99,7 +99,7 @@ async def poll_once(exchange: Exchange, thing_id: str, kind: Kind, name: str, wa
                 await channel.wait(wait_s)
                 found = next(iter(channel.publications()), None)
             # Whoever is gone meanwhile was given nothing.
-            position.row = (found.row_id if found is not None else 0) or sessions.told_row
+            position.row = (found.row_id if found is not None else 0) or sessions.published_row
             return found
 
 
@@ -124,7 +124,7 @@ def announce_poll(exchange: Exchange, thing_id: str, kind: Kind, name: str) -> N
 def _polling(exchange: Exchange, thing_id: str, kind: Kind, name: str) -> AbstractContextManager[Position]:
     context = exchange.context
     who = poller(exchange.principal, exchange.source, exchange.headers.get("user-agent") or "", thing_id, kind, name)
-    return context.polls.at(who, exchange.scope.get("client"), context.sink.sessions.told_row)
+    return context.polls.at(who, exchange.scope.get("client"), context.sink.sessions.published_row)
 
 
 async def _pattern(exchange: Exchange, thing_id: str, kind: Kind, name: str | None) -> Pattern:

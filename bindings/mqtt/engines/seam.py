@@ -236,7 +236,7 @@ class Gate(Protocol):
         ...
 
     @property
-    def told_row(self) -> int:
+    def published_row(self) -> int:
         """The row of the last publication that was told: what is pushed from now on has a higher one."""
         ...
 

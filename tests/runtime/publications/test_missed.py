@@ -72,7 +72,7 @@ async def test_what_was_not_told_yet_is_left_to_whoever_is_subscribed_then(tmp_p
     async with house(tmp_path) as h:
         await published(h)
 
-        found = await MissedRows(h.twin.history, told_row=1).after(EVENTS, 0, limit=10, may_see=everything)
+        found = await MissedRows(h.twin.history, published_row=1).after(EVENTS, 0, limit=10, may_see=everything)
 
         assert [one.value for one in found.publications] == ["a"]
         assert found.last_row == 1

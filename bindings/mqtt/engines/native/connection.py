@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         "_overdue",
         "_reading",
         "_server",
-        "_untold",
+        "_unannounced",
         "_will",
         "_will_delay_s",
         "client_id",
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         """It is a link now."""
         self._is_opening = False
         """What the gate closes now ends when it has heard of it."""
-        self._untold: bool | None = None
+        self._unannounced: bool | None = None
         """Whether its session was resumed, until the gate has heard that it is open."""
         self._ending: Closed | None = None
         """The gate has closed the link before it was opened."""
@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol):
 
     def send_more(self, steps: int, until: float) -> tuple[int, bool]:
         """Send what was missed, and latest values (`reading.Handler`)."""
-        if self._untold is not None:
+        if self._unannounced is not None:
             return 0, False
         try:
             return self._deliveries.send_more(steps, until)
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
         if self._reading.has_ended:
             output.paused = True
         self._reading.allow(shared.limits.max_packet_bytes)
-        self.is_open, self._untold = True, resumed
+        self.is_open, self._unannounced = True, resumed
         self._server.connections.logged_in(self)
         self._watch(self._keep_alive_deadline())
         opening, until = self._opening(), perf_counter() + SLICE_S
@@ -404,7 +404,7 @@ class Connection(asyncio.Protocol):
 
     def _tell_opened(self) -> None:
         """Tell the gate, once."""
-        resumed, self._untold = self._untold, None
+        resumed, self._unannounced = self._unannounced, None
         if resumed is not None:
             self._is_opening = True
             try:

@@ -123,12 +123,12 @@ class Deliveries:
         """Stay where the session was left while its filters come to stand again: what is pushed meanwhile is read."""
         session = self._session
         if any(each.qos for each in session.filters.values()):
-            session.behind = Behind(session.position(self._shared.gate.told_row))
+            session.behind = Behind(session.position(self._shared.gate.published_row))
 
     def resumed(self) -> None:
         """All filters stand: begin with what the session has missed since it was left."""
         session = self._session
-        if session.behind is not None and session.behind.position >= self._shared.gate.told_row:
+        if session.behind is not None and session.behind.position >= self._shared.gate.published_row:
             session.behind = None
 
     def _dropped(self, message: Publish, reason: str) -> None:

@@ -131,7 +131,7 @@ class NativeEngine:
             server.lifetimes.tick(now)
             if self._store is not None and now - saved >= SAVE_EVERY_S:
                 saved = now
-                self._store.save(self.sessions, server.shared.gate.told_row)
+                self._store.save(self.sessions, server.shared.gate.published_row)
 
     async def _stop(self) -> None:
         """Read nothing more, finish and acknowledge what was read, say good-bye, keep the sessions."""
@@ -151,7 +151,7 @@ class NativeEngine:
             for task in self._tasks:
                 task.cancel()
             if self._store is not None:
-                self._store.save_all(self.sessions, self._server.shared.gate.told_row)
+                self._store.save_all(self.sessions, self._server.shared.gate.published_row)
             for session in self.sessions:
                 self._server.lifetimes.unpark(session, Closed.SHUTDOWN)
             with anyio.move_on_after(1.0):

@@ -27,7 +27,7 @@ class Lifetimes:
     def ended(self, session: Session, link: Link, reason: Closed, will: Publish | None, will_delay_s: int) -> None:
         """The link of a session ended: its will, then `Gate.closed`; the session ends too, or waits."""
         now = self._shared.now()
-        session.part(self._shared.gate.told_row)
+        session.part(self._shared.gate.published_row)
         session.link = None
         if will is not None:
             if will_delay_s and session.is_kept:
@@ -54,11 +54,11 @@ class Lifetimes:
 
     def restore(self, restored: Sequence[Session]) -> None:
         """Take up the sessions of before a restart."""
-        now, told_row = self._shared.now(), self._shared.gate.told_row
+        now, published_row = self._shared.now(), self._shared.gate.published_row
         for session in restored:
             self._sessions.add(session)
             # Files of earlier versions know no cursor, and a history that was lost has rows no more that they know.
-            session.cursor = min(session.position(told_row), told_row)
+            session.cursor = min(session.position(published_row), published_row)
             if session.ends is not None:
                 self._sessions.watch(session, session.ends)
             if session.will is not None:

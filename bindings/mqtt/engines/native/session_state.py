@@ -14,7 +14,7 @@ from bindings.mqtt.engines.seam import Flow, Limits, Link, Publish, SubscribeOpt
 from things.identity import AccountType, Principal
 
 
-def state_of(session: Session, now: float, now_us: int, told_row: int) -> dict[str, Any]:
+def state_of(session: Session, now: float, now_us: int, published_row: int) -> dict[str, Any]:
     """All of a session but its key, its end and the QoS 2 ids it has received. `now` is the engine's clock, `now_us`
     the store's."""
     flight = [
@@ -27,7 +27,7 @@ def state_of(session: Session, now: float, now_us: int, told_row: int) -> dict[s
     return {
         "client": None if link is None else _client(link),
         "expirySeconds": session.expiry_s,
-        "cursor": session.position(told_row),
+        "cursor": session.position(published_row),
         "isCaughtUp": session.is_caught_up,
         "filters": [filter_state(text, options) for text, options in session.filters.items()],
         "inFlight": flight,
@@ -123,14 +123,16 @@ def _principal(
     )
 
 
-def read_session(key: Key, state: dict[str, Any], limits: Limits, now: float, now_us: int, told_row: int) -> Session:
-    """The session that `state_of` described, without a connection. `told_row`: up to there those that had caught up
-    went on to be given all."""
+def read_session(
+    key: Key, state: dict[str, Any], limits: Limits, now: float, now_us: int, published_row: int
+) -> Session:
+    """The session that `state_of` described, without a connection. `published_row`: up to there those that had
+    caught up went on to be given all."""
     session = Session(key, _same(state["expirySeconds"]))
     # Files of earlier versions say nothing about rows.
     session.cursor = state.get("cursor")
     if session.cursor is not None and state["isCaughtUp"]:
-        session.cursor = max(session.cursor, told_row)
+        session.cursor = max(session.cursor, published_row)
         # Nothing is given to it any more: that has to be on disk before what others are told is.
         session.dirty = True
     session.filters.update(map(read_filter, state["filters"]))

@@ -198,18 +198,18 @@ class Session:
         """Its client was given, or has in flight, all that was told."""
         return self.link is not None and self.behind is None and not (self.outbox and self.outbox.first_row)
 
-    def position(self, told_row: int) -> int:
+    def position(self, published_row: int) -> int:
         """The row up to which its client was given all, or has it in flight."""
         if self.link is None:
-            return told_row if self.cursor is None else self.cursor
-        position = told_row if self.behind is None else self.behind.position
+            return published_row if self.cursor is None else self.cursor
+        position = published_row if self.behind is None else self.behind.position
         waiting = self.outbox.first_row if self.outbox else 0
         return min(position, waiting - 1) if waiting else position
 
-    def part(self, told_row: int) -> None:
+    def part(self, published_row: int) -> None:
         """Forget what may not outlive a connection, but for the place in history: callbacks, what can be read again,
         and whatever the ledger delivers again."""
-        self.cursor, self.behind = self.position(told_row), None
+        self.cursor, self.behind = self.position(published_row), None
         for packet_id, entry in list(self.in_flight.items()):
             entry.delivered = None
             if entry.message is not None and comes_again(entry.message):

@@ -31,7 +31,7 @@ from things.whole_files import refuse_unless_damage
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 3
-TOLD_ROWS = 1_000
+PUBLISHED_ROWS = 1_000
 """So far behind may be what is written of sessions that have caught up and to which nothing was sent."""
 SAVE_S = 0.02
 """How long one round of saving may keep the loop; the rest has its turn in the next."""
@@ -86,10 +86,10 @@ class SessionStore:
         self._marks: list[tuple[bool, Key, int]] = []
         self._asked: dict[Key, dict[str, bytes]] = {}
         """Filters that were asked for since their session was put."""
-        self._told = 0
+        self._published = 0
         """The row up to which sessions that had caught up, and were not written since, have been given all."""
         self._written = 0
-        """As `_told` is on disk."""
+        """As `_published` is on disk."""
         self._committed: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._db: sqlite3.Connection
@@ -111,13 +111,13 @@ class SessionStore:
     async def load(self) -> list[Session]:
         """Every session that has not ended, without a connection."""
         loop, now_us = asyncio.get_running_loop(), self._clock()
-        rows, received, asked, self._told = await loop.run_in_executor(self._thread, self._read)
-        self._written = self._told
+        rows, received, asked, self._published = await loop.run_in_executor(self._thread, self._read)
+        self._written = self._published
         sessions = []
         for account, client_id, ends, state in rows:
             try:
                 session = read_session(
-                    (intern(account), client_id), from_json(state), self._limits, loop.time(), now_us, self._told
+                    (intern(account), client_id), from_json(state), self._limits, loop.time(), now_us, self._published
                 )
             except (ValueError, TypeError, LookupError) as error:
                 # Its client begins a new one, as after its end.
@@ -135,13 +135,13 @@ class SessionStore:
                 each.filters.update([read_filter(from_json(state))])
         return sessions
 
-    def put(self, session: Session, told_row: int) -> None:
-        """Write the session behind, as it is now; `told_row` is the last one that was told."""
+    def put(self, session: Session, published_row: int) -> None:
+        """Write the session behind, as it is now; `published_row` is the last one that was told."""
         loop_now, now_us = asyncio.get_running_loop().time(), self._clock()
         left_s = session.expiry_s if session.ends is None else session.ends - loop_now
         ends = now_us + int(left_s * 1e6)
         self._asked.pop(session.key, None)
-        self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us, told_row)))
+        self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us, published_row)))
         self._write_soon()
 
     def forget(self, key: Key) -> None:
@@ -157,7 +157,7 @@ class SessionStore:
         self._marks.append((received, key, packet_id))
         await self._commit()
 
-    async def keep(self, session: Session, filters: Iterable[str], told_row: int) -> None:
+    async def keep(self, session: Session, filters: Iterable[str], published_row: int) -> None:
         """Return when filters of a session are on disk as they are now, at a cost that does not grow with what else it
         has; many share one commit. Raises sqlite3.Error."""
         if session.is_stored:
@@ -166,7 +166,7 @@ class SessionStore:
                 if (options := session.filters.get(text)) is not None:
                     asked[text] = to_json(filter_state(text, options))
         else:
-            self._save(session, told_row)
+            self._save(session, published_row)
         await self._commit()
 
     async def _commit(self) -> None:
@@ -176,34 +176,34 @@ class SessionStore:
         self._write_soon()
         await asyncio.shield(committed)
 
-    def save(self, sessions: Iterable[Session], told_row: int) -> None:
+    def save(self, sessions: Iterable[Session], published_row: int) -> None:
         """Write behind what has changed, the longest unsaved first, for as long as one turn of the loop may take.
-        `told_row` is the last one that was told."""
+        `published_row` is the last one that was told."""
         until = asyncio.get_running_loop().time() + SAVE_S
         changed = [each for each in sessions if each.dirty and (each.is_kept or each.is_stored)]
         changed.sort(key=lambda each: each.saved)
         for done, session in enumerate(changed, start=1):
-            if self._save(session, told_row) > until and done < len(changed):
+            if self._save(session, published_row) > until and done < len(changed):
                 break
         else:
-            if told_row - self._told >= TOLD_ROWS:
-                self._told = told_row
+            if published_row - self._published >= PUBLISHED_ROWS:
+                self._published = published_row
                 self._write_soon()
         if self._forgotten or self._changes:
             self._write_soon()
 
-    def save_all(self, sessions: Iterable[Session], told_row: int) -> None:
+    def save_all(self, sessions: Iterable[Session], published_row: int) -> None:
         """Write every session behind, and whatever could not be written before."""
         for session in sessions:
-            self._save(session, told_row)
+            self._save(session, published_row)
         self._write_soon()
 
-    def _save(self, session: Session, told_row: int) -> float:
+    def _save(self, session: Session, published_row: int) -> float:
         """Put or forget one session; when that was done (engine clock)."""
         session.dirty, now = False, asyncio.get_running_loop().time()
         if session.is_kept:
             session.is_stored, session.saved = True, now
-            self.put(session, told_row)
+            self.put(session, published_row)
         elif session.is_stored:
             session.is_stored = False
             self.forget(session.key)
@@ -215,12 +215,12 @@ class SessionStore:
 
     async def _write_behind(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._forgotten or self._changes or self._committed is not None or self._told > self._written:
-            work, told = (self._forgotten, self._changes, self._asked, self._marks), self._told
+        while self._forgotten or self._changes or self._committed is not None or self._published > self._written:
+            work, published = (self._forgotten, self._changes, self._asked, self._marks), self._published
             self._forgotten, self._changes, self._asked, self._marks = set(), {}, {}, []
             committed, self._committed = self._committed, None
             try:
-                await loop.run_in_executor(self._thread, self._write, *work, told)
+                await loop.run_in_executor(self._thread, self._write, *work, published)
             except sqlite3.Error as error:
                 log.exception("sessions could not be saved")
                 # Publishes whose id is not on disk go unacknowledged, and so do filters; the rest is written with the
@@ -232,7 +232,7 @@ class SessionStore:
                 if self._committed is None:
                     return
             else:
-                self._written = told
+                self._written = published
                 if committed is not None:
                     committed.set_result(None)
 
@@ -281,7 +281,7 @@ class SessionStore:
         changes: dict[Key, tuple[int, bytes]],
         asked: dict[Key, dict[str, bytes]],
         marks: list[tuple[bool, Key, int]],
-        told: int,
+        published: int,
     ) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -298,7 +298,7 @@ class SessionStore:
             )
             for received, key, packet_id in marks:
                 self._db.execute(_MARK if received else _UNMARK, (*key, packet_id))
-            self._db.execute("UPDATE told SET row_id = ? WHERE row_id <> ?", (told, told))
+            self._db.execute("UPDATE told SET row_id = ? WHERE row_id <> ?", (published, published))
             self._db.execute("COMMIT")
         except BaseException:
             self._db.execute("ROLLBACK")

@@ -50,7 +50,7 @@ def subscribe(
         else:
             standing = session.filters.get(topic_filter)
             # [MQTT-3.8.4-3] what it has missed so far is still owed to a filter that is asked for again.
-            since_row = standing.since_row if standing is not None and standing.qos else gate.told_row
+            since_row = standing.since_row if standing is not None and standing.qos else gate.published_row
             session.filters[topic_filter] = replace(options, since_row=since_row)
             session.dirty = True
             codes.append(grant.qos)
@@ -76,7 +76,7 @@ async def _answered_when_kept(
     """What a filter matches after its SUBACK is owed to its session, also after a kill."""
     session = link.session
     try:
-        await store.keep(session, filters, gate.told_row)
+        await store.keep(session, filters, gate.published_row)
     except sqlite3.Error:
         # Not acknowledged: the client asks again on its next connection.
         if session.link is link:

@@ -132,7 +132,7 @@ class Recording:
         return self.keeps
 
     @property
-    def told_row(self) -> int:
+    def published_row(self) -> int:
         return 0
 
     async def missed(

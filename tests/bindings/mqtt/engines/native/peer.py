@@ -53,7 +53,7 @@ class RecordingGate:
         self.latest: list[Publish] = []
         self.history: list[Publish] = []
         """What was told, by rising row."""
-        self.told_row = 0
+        self.published_row = 0
         self.asked: list[int] = []
         """Rows after which what was missed was asked for."""
         self.reading = asyncio.Event()
@@ -116,10 +116,10 @@ class RecordingGate:
     def tell(self, *payloads: bytes, topic: str = "t") -> None:
         """Store and push to every link with a matching filter."""
         for payload in payloads:
-            message = Publish(topic=topic, payload=payload, qos=1, row_id=self.told_row + 1)
+            message = Publish(topic=topic, payload=payload, qos=1, row_id=self.published_row + 1)
             self.history.append(message)
             self.publish(message)
-            self.told_row += 1
+            self.published_row += 1
 
     def publish(self, message: Publish) -> int:
         """Push to every link with a matching filter; how many took it."""
@@ -163,11 +163,11 @@ class RecordingGate:
     ) -> Missed:
         self.asked.append(after)
         await self.reading.wait()
-        rows, limit = [each for each in self.history if after < each.row_id <= self.told_row], 16
+        rows, limit = [each for each in self.history if after < each.row_id <= self.published_row], 16
         found = [each for each in rows[:limit] if each.topic in filters and filters[each.topic].qos]
         has_more = len(rows) > limit
         return Missed(
-            deliveries=found, last_row=rows[limit - 1].row_id if has_more else self.told_row, has_more=has_more
+            deliveries=found, last_row=rows[limit - 1].row_id if has_more else self.published_row, has_more=has_more
         )
 
     def dropped(self, link: Link, message: Publish, reason: str) -> None:

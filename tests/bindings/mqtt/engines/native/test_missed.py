@@ -10,7 +10,7 @@ import pytest
 from bindings.mqtt.engines.native import SessionStore, connection, reading, turns
 from bindings.mqtt.engines.native.session_state import state_of
 from bindings.mqtt.engines.native.sessions import Session
-from bindings.mqtt.engines.native.store import TOLD_ROWS
+from bindings.mqtt.engines.native.store import PUBLISHED_ROWS
 from bindings.mqtt.engines.seam import Closed, Flow, Limits, Publish
 from runtime.clocks import wall_clock
 from tests.bindings.mqtt.engines.native.peer import (
@@ -69,7 +69,7 @@ async def test_a_client_that_comes_back_is_given_all_in_order_and_then_what_is_p
             assert await given(client, 1) == [b"live"]
             await client.ping()
 
-        assert only(served).position(served.gate.told_row) == count + 1
+        assert only(served).position(served.gate.published_row) == count + 1
 
 
 async def test_nothing_is_read_for_a_client_that_has_missed_nothing_or_asked_at_qos_0() -> None:
@@ -150,7 +150,7 @@ async def test_a_slow_client_with_a_kept_session_loses_nothing_to_a_full_queue()
         await client.expect(0x90)
 
         served.gate.tell(*numbered(50))
-        assert only(served).position(served.gate.told_row) == 2, "two are in flight"
+        assert only(served).position(served.gate.published_row) == 2, "two are in flight"
 
         assert await given(client, 50) == numbered(50)
         assert served.gate.drops == {}
@@ -206,7 +206,7 @@ async def saved(served: Served, path: Path, is_saved: Callable[[Session], bool])
     """Return when the engine has written all that changed."""
     file = served.engine._store
     assert file is not None
-    file.save(served.engine.sessions, served.gate.told_row)
+    file.save(served.engine.sessions, served.gate.published_row)
     assert is_saved(only(served))
     if file._writing is not None:
         await file._writing
@@ -224,10 +224,10 @@ async def test_a_killed_runtime_gives_again_what_was_not_confirmed_when_it_saved
         await saved(served, path, lambda session: not session.dirty)
         served.gate.tell(*numbered(3, 3))
         _stop(path, copy)
-        history, told_row = served.gate.history, served.gate.told_row
+        history, published_row = served.gate.history, served.gate.published_row
 
     gate = RecordingGate()
-    gate.history, gate.told_row = history, told_row
+    gate.history, gate.published_row = history, published_row
     async with serving(gate=gate, store=SessionStore(copy, wall_clock)) as served, served.client() as client:
         assert (await client.connect(clean=False))[0] == 1
         assert await given(client, 3) == numbered(3, 3)
@@ -241,29 +241,29 @@ async def test_sessions_that_had_nothing_to_save_do_not_read_old_rows_after_a_ki
         client.send(subscribe("t", qos=1))
         await client.expect(0x90)
         await saved(served, path, lambda session: not session.dirty)
-        served.gate.tell(*[b""] * TOLD_ROWS, topic="other")
+        served.gate.tell(*[b""] * PUBLISHED_ROWS, topic="other")
         await saved(served, path, lambda session: not session.dirty)
         _stop(path, copy)
-        history, told_row = served.gate.history, served.gate.told_row
+        history, published_row = served.gate.history, served.gate.published_row
 
     gate = RecordingGate()
-    gate.history, gate.told_row = history, told_row
+    gate.history, gate.published_row = history, published_row
     async with serving(gate=gate, store=SessionStore(copy, wall_clock)) as served:
-        assert only(served).cursor == TOLD_ROWS
+        assert only(served).cursor == PUBLISHED_ROWS
         await saved(served, copy, lambda session: not session.dirty)
-        gate.tell(b"missed", *[b""] * TOLD_ROWS)
+        gate.tell(b"missed", *[b""] * PUBLISHED_ROWS)
         await saved(served, copy, lambda session: not session.dirty)
         _stop(copy, tmp_path / "again.db")
     again = RecordingGate()
-    again.history, again.told_row = gate.history, gate.told_row
+    again.history, again.published_row = gate.history, gate.published_row
     async with serving(gate=again, store=SessionStore(tmp_path / "again.db", wall_clock)) as served:
-        assert only(served).cursor == TOLD_ROWS, "what others are told says nothing about one that is away"
+        assert only(served).cursor == PUBLISHED_ROWS, "what others are told says nothing about one that is away"
 
 
 async def test_a_history_that_was_lost_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     gate = RecordingGate()
-    gate.told_row = 1_000
+    gate.published_row = 1_000
     async with serving(gate=gate, store=SessionStore(path, wall_clock)) as served:
         await left(served)
 
@@ -281,10 +281,10 @@ async def test_a_filter_is_on_disk_before_it_is_acknowledged(tmp_path: Path) -> 
         await client.expect(0x90)
         _stop(path, copy)
         served.gate.tell(b"0")
-        history, told_row = served.gate.history, served.gate.told_row
+        history, published_row = served.gate.history, served.gate.published_row
 
     gate = RecordingGate()
-    gate.history, gate.told_row = history, told_row
+    gate.history, gate.published_row = history, published_row
     async with serving(gate=gate, store=SessionStore(copy, wall_clock)) as served, served.client() as client:
         assert (await client.connect(clean=False))[0] == 1
         assert await given(client, 1) == [b"0"]
