@@ -12,6 +12,7 @@ from bindings.messaging_node.routes import Routes, are_one, object_of
 from bindings.messaging_node.sessions import NodeSession, Permit
 from runtime.ports import Pattern, Sink
 from things.addresses import Kind, TwinID
+from things.bounded import Bounded
 from things.decisions import Context
 from things.envelopes import Document
 from things.errors import Forbidden
@@ -38,7 +39,7 @@ class Audience:
         self._routes = routes
         self._sink = sink
         self.thing_of = thing_of
-        self._remembered: dict[tuple[str, str | None, Names], _Known] = {}
+        self._remembered = Bounded[tuple[str, str | None, Names], _Known](MAX_REMEMBERED)
 
     def check(self, address: str, session: NodeSession, document: Document) -> None:
         """Raise Forbidden unless a session may subscribe to an address now."""
@@ -96,8 +97,6 @@ class Audience:
         known = self._remembered.get(key)
         if known is None or known.rights != rights or known.routes != version:
             judged = tuple(one for one in listeners if self._is_audience(one, to, document, thing, names))
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered.clear()
             known = self._remembered[key] = _Known(rights, version, judged)
         return known.listeners
 

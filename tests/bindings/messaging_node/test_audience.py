@@ -1,13 +1,15 @@
 """Who hears an address: one decision for each address of a SUBSCRIBE and each receiver of a change, in all dialects."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from bindings.messaging_node import audience
 from tests.bindings.messaging_node.support import ALLOCATION, NODE, REGISTRY, SM, Client, client, connected
-from tests.support import Skep
+from tests.support import Skep, skep
 
 pytestmark = pytest.mark.anyio
 
@@ -226,3 +228,33 @@ async def test_leaving_with_resource_and_resources_leaves_all(closed_house: Skep
         await a.send("create", f"{url}/children/", {"value": 1}, **{"from": url})
         assert await a.code("read", "nobody://at/all") == 404
         assert await b.nothing()
+
+
+async def test_objects_that_come_in_turn_one_more_than_are_remembered_are_still_mostly_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound, turns, judged = 20, 10, 0
+    decide = audience.Audience._is_audience
+
+    def counted(*given: Any) -> bool:
+        nonlocal judged
+        judged += 1
+        return decide(*given)
+
+    monkeypatch.setattr(audience, "MAX_REMEMBERED", bound)
+    monkeypatch.setattr(audience.Audience, "_is_audience", counted)
+    async with skep(tmp_path) as house:
+        alice, bob = await house.add("alice"), await house.add("bob")
+        urls = [f"comm://localhost/o{number}" for number in range(bound + 1)]
+        async with client(house, "a", alice.token) as a, client(house, "b", bob.token) as b:
+            assert await a.code("create", ALLOCATION, {"value": {"allocated": urls}}) == 200
+            assert await b.code("subscribe", SM, {"resources": [f"{url}/changes" for url in urls]}) == 200
+            judged = 0
+            for turn in range(turns):
+                for url in urls:
+                    await tell(a, url, {"value": turn})
+            for _ in range(turns * len(urls)):
+                await b.next()
+
+    # Emptied when it is full, or by dropping the oldest, it would know none after the first turn.
+    assert judged < len(urls) + 0.5 * (turns - 1) * len(urls)
