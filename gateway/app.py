@@ -56,6 +56,7 @@ async def started(home: Path, config: Config | None = None, *, who: str = RUNTIM
             async with anyio.create_task_group() as core:
                 await core.start(_served, assembly.runtime.serve)
                 await core.start(assembly.lake.serve)
+                await core.start(assembly.rdf.serve)
                 core.start_soon(assembly.sealing.serve)
                 core.start_soon(assembly.chores.serve)
                 core.start_soon(assembly.backups.serve)

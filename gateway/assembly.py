@@ -71,6 +71,7 @@ from twin.history.retention import HotBudget
 from twin.history_service import HistoryService
 from twin.lake.client import LakeClient
 from twin.lake_tables import beside
+from twin.rdf.index import RdfIndex
 from twin.readings import Readings
 from twin.search import Search
 from twin.values_service import ValuesService
@@ -104,6 +105,7 @@ class Assembly:
             record_presence=self._record_presence,
         )
         views.presence = self.runtime.presence
+        self.rdf = RdfIndex(twin.directory, stores.authorizer)
         self.lake = LakeClient(
             history=stores.home / "history",
             lake=config.history.lake or stores.home / "lake",
@@ -301,7 +303,7 @@ class Assembly:
             AuthzUser(authorizer, clock=stores.clocks.now, record=self._audited),
             RequestsService(twin.ledger, authorizer),
             LakeService(self.lake, self.sealing, self.retention.rules),
-            DirectoryService(twin.directory, self._may, views, search),
+            DirectoryService(twin.directory, self._may, views, search, self.rdf),
             ValuesService(
                 twin.directory,
                 twin.values,

@@ -58,11 +58,12 @@ _OPERATIONS = {
     "unsubscribeallevents": Operation.SUBSCRIBE,
 }
 _KINDS = {"properties": Kind.PROPERTY, "actions": Kind.ACTION, "events": Kind.EVENT}
-_ASKED = {
+SHOWN_BY: Mapping[Kind, Sequence[Operation]] = {
     Kind.PROPERTY: (Operation.READ, Operation.OBSERVE, Operation.WRITE_PROPERTY),
     Kind.ACTION: (Operation.INVOKE_ACTION,),
     Kind.EVENT: (Operation.SUBSCRIBE,),
 }
+"""The rights of which one shows an affordance to a consumer, as far as its definition leaves them any meaning."""
 _OURS = frozenset(
     {"@context", "id", "title", "description", "base", "forms", "links", "security", "securityDefinitions"}
     | {"properties", "actions", "events", "uriVariables", "profile", "registration"}
@@ -126,14 +127,7 @@ def twin_td(
         Kind.PROPERTY, _presence_td(*presence).document["properties"], told.presence
     )
     whole = trim.forms(("thing", ""), told.forms, trim.any_of)
-    result: dict[str, Any] = {"@context": _context(document, trim.prefixes), "id": str(twin)}
-    result |= _titles(document, overlay)
-    result |= {name: value for name, value in document.items() if name not in _OURS and name not in result}
-    if overlay.get("title") is not None:
-        result.pop("titles", None)
-    if overlay.get("description") is not None:
-        result.pop("descriptions", None)
-    result[Term.AGENT.value] = twin.account
+    result = _head(document, _context(document, trim.prefixes), twin, overlay)
     result[Term.ONLINE.value] = online
     if last_seen is not None:
         result[Term.LAST_SEEN.value] = rfc3339(last_seen)
@@ -152,6 +146,17 @@ def twin_td(
     if links:
         result["links"] = links
     return result
+
+
+def told_of(document: Mapping[str, Any], twin: TwinID, overlay: Mapping[str, JSONValue] = NO_OVERLAY) -> dict[str, Any]:
+    """What the agent's TD tells of the Thing itself, to whoever may see all of it: `twin_td` without anything that
+    hangs on the consumer, its rights, our addresses or the present."""
+    result = _head(document, document.get("@context"), twin, overlay)
+    for plural in _KINDS:
+        if plural in document:
+            result[plural] = {name: _without_devices_own(one) for name, one in document[plural].items()}
+    links = _kept_links(document)
+    return result | ({"links": links} if links else {})
 
 
 def presence_names(td: ThingDescription) -> tuple[str, str]:
@@ -191,11 +196,7 @@ class _Trim:
         """The affordances that the consumer may use in some way, with our forms."""
         held: dict[str, dict[str, Any]] = {}
         for name, definition in definitions.items():
-            rights = {operation for operation in _ASKED[kind] if self.allowed(kind, name, operation)}
-            if definition.get("readOnly") is True:
-                rights.discard(Operation.WRITE_PROPERTY)
-            if definition.get("writeOnly") is True:
-                rights -= {Operation.READ, Operation.OBSERVE}
+            rights = shows(definition, {each for each in SHOWN_BY[kind] if self.allowed(kind, name, each)})
             if not rights:
                 continue
             self.any_of |= rights
@@ -204,7 +205,7 @@ class _Trim:
             forms = self.forms((kind.value, name), told, rights)
             if told and not forms:
                 continue  # a variant for one protocol holds what that protocol can do
-            affordance = {member: value for member, value in definition.items() if member not in _DEVICES_OWN}
+            affordance = _without_devices_own(definition)
             if kind is Kind.PROPERTY:
                 _mark(affordance, rights)
             elif kind is Kind.ACTION:
@@ -236,6 +237,16 @@ class _Trim:
 @lru_cache(maxsize=256)
 def _permitted(rights: frozenset[Operation]) -> frozenset[str]:
     return frozenset(op for op, operation in _OPERATIONS.items() if operation in rights)
+
+
+def shows(definition: Mapping[str, Any], rights: set[Operation]) -> set[Operation]:
+    """Those of a consumer's rights to an affordance that can be used at all; without one it is not shown."""
+    left = set(rights)
+    if definition.get("readOnly") is True:
+        left.discard(Operation.WRITE_PROPERTY)
+    if definition.get("writeOnly") is True:
+        left -= {Operation.READ, Operation.OBSERVE}
+    return left
 
 
 def _declared_variables(forms: Sequence[Mapping[str, JSONValue]]) -> dict[str, Any]:
@@ -283,6 +294,25 @@ def _without(theirs: Sequence[Any], ours: Mapping[str, str]) -> Iterator[Any]:
             if not item:
                 continue
         yield item
+
+
+def _head(
+    document: Mapping[str, Any], context: object, twin: TwinID, overlay: Mapping[str, JSONValue]
+) -> dict[str, Any]:
+    """The Thing itself: its titles, and the agent's own terms in their order."""
+    result: dict[str, Any] = {"@context": context, "id": str(twin)}
+    result |= _titles(document, overlay)
+    result |= {name: value for name, value in document.items() if name not in _OURS and name not in result}
+    if overlay.get("title") is not None:
+        result.pop("titles", None)
+    if overlay.get("description") is not None:
+        result.pop("descriptions", None)
+    result[Term.AGENT.value] = twin.account
+    return result
+
+
+def _without_devices_own(definition: Mapping[str, Any]) -> dict[str, Any]:
+    return {member: value for member, value in definition.items() if member not in _DEVICES_OWN}
 
 
 def _titles(document: Mapping[str, Any], overlay: Mapping[str, JSONValue]) -> dict[str, Any]:

@@ -80,6 +80,10 @@ class DirectoryStore:
         ids = self._ids[bisect_right(self._ids, after) :]
         return [thing_id for thing_id in ids if self.get(thing_id) is not None] if self._ending else ids
 
+    def ending(self) -> Collection[str]:
+        """Things whose registration will expire, or has and was not purged yet."""
+        return tuple(self._ending)
+
     def on_changed(self, listener: OnChanged) -> None:
         """Tell `listener` of every committed change, in order."""
         self._listeners.append(listener)

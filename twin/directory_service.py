@@ -33,6 +33,7 @@ from twin.inputs import (
     ListTDs,
     OneThing,
     Overlay,
+    QuerySPARQL,
     ReadEntry,
     ReadTD,
     RegisterTD,
@@ -40,6 +41,7 @@ from twin.inputs import (
     ThingAsOf,
     UpdateTD,
 )
+from twin.rdf.index import RdfIndex
 from twin.search import May, Search
 
 
@@ -71,11 +73,12 @@ _TRIES = 5
 class DirectoryService(MethodService):
     """Thing Descriptions: read by everyone as far as they may see, other entries written by managers and services."""
 
-    def __init__(self, directory: DirectoryStore, may: May, view: View, search: Search) -> None:
+    def __init__(self, directory: DirectoryStore, may: May, view: View, search: Search, rdf: RdfIndex) -> None:
         self._directory = directory
         self._may = may
         self._view = view
         self._search = search
+        self._rdf = rdf
         reads, writes = on_thing(Operation.READ), on_thing(Operation.PUBLISH_TD)
         lists = on_service(Operation.READ, DIRECTORY)
         super().__init__(
@@ -111,6 +114,14 @@ class DirectoryService(MethodService):
                     title="What came, went and changed after a change; without one, the newest",
                     input=ListChanges,
                     run=self._changes,
+                    needs=lists,
+                    safe=True,
+                ),
+                Method(
+                    name="querySPARQL",
+                    title="Ask the descriptions in SPARQL 1.1",
+                    input=QuerySPARQL,
+                    run=self._query,
                     needs=lists,
                     safe=True,
                 ),
@@ -255,6 +266,11 @@ class DirectoryService(MethodService):
             else:
                 told["patch"] = shown_patch(from_json(change.patch), change.thing_id, td)
         return told
+
+    async def _query(self, given: QuerySPARQL, principal: Principal) -> JSONValue:
+        """The answer as text, in the first accepted media type that fits the form of the query; none without one."""
+        answer = await self._rdf.ask(principal, given.query, given.accepted)
+        return {"form": answer.form, "mediaType": answer.media_type, "text": answer.text.decode()}
 
     async def _versions(self, given: OneThing, principal: Principal) -> JSONValue:
         """When which version was published; removals are versions without a TD."""

@@ -10,6 +10,7 @@ from things.messages import JSONValue
 from things.methods import Counter, Input, Instant, Text
 
 MAX_PAGE = 1_000
+MAX_QUERY_CHARS = 16_384
 MAX_HISTORY_PAGE = 10_000
 MAX_WINDOWS = 10_000
 
@@ -50,6 +51,12 @@ class ListTDs(Input):
     count: bool = False
     entries: bool = False
     encoded: bool = False
+
+
+class QuerySPARQL(Input):
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS)]
+    accepted: Annotated[list[Text], Field(default_factory=list, max_length=32)]
+    """Media types, the most wanted first; the usual one of the query's form without any."""
 
 
 class ListChanges(Input):

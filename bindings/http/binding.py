@@ -31,6 +31,7 @@ from bindings.http.routes import (
     inbox,
     properties,
     search,
+    sparql,
     streams,
 )
 from bindings.http.routes.polls import Pollers
@@ -227,6 +228,7 @@ def all_routes(documents: Mapping[str, Any]) -> list[Route]:
         *directory.routes(),
         *notifications.routes(),
         *search.routes(),
+        *sparql.routes(),
         *properties.routes(),
         *actions.routes(),
         *streams.routes(),

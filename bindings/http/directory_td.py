@@ -5,6 +5,8 @@ from typing import Any
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON
 from things.twin_td import DISCOVERY
 
+SPARQL, SPARQL_RESULTS = "application/sparql-query", "application/sparql-results+json"
+
 
 def directory_td(base: str) -> dict[str, Any]:
     """The TD of the directory (`@type: ThingDirectory`)."""
@@ -115,6 +117,18 @@ def directory_td(base: str) -> dict[str, Any]:
             },
             "searchJSONPath": search("JSONPath"),
             "searchXPath": search("XPath"),
+            "searchSPARQL": {
+                "title": "Search by SPARQL 1.1",
+                "uriVariables": {"query": {"type": "string"}},
+                "output": {"type": "object"},
+                "safe": True,
+                "idempotent": True,
+                "synchronous": True,
+                "forms": [
+                    form("/search/sparql?query={query}", "GET", "invokeaction", **answer(200, SPARQL_RESULTS)),
+                    form("/search/sparql", "POST", "invokeaction", contentType=SPARQL, **answer(200, SPARQL_RESULTS)),
+                ],
+            },
         },
         "events": events,
     }

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 LD_JSON = "application/ld+json"
+TURTLE = "text/turtle"
+N_TRIPLES = "application/n-triples"
 TD_JSON = "application/td+json"
 MERGE_PATCH = "application/merge-patch+json"
 EVENT_STREAM = "text/event-stream"
@@ -192,6 +194,15 @@ class Exchange:
                 rank = 2 if offered == media_type else 1 if offered != "*/*" else 0
                 best = max(best, (rank, not any(_is_zero(parameter) for parameter in parameters)))
         return best[1]
+
+    def preferred(self, *media_types: str) -> Sequence[str]:
+        """Those of the types that `Accept` takes, by its weights and then in the order given; all without one."""
+        accept = self.headers.get("accept")
+        if not accept:
+            return media_types
+        ranges = [_range(part) for part in elements(accept, ",")]
+        weighed = [(_weight(ranges, media_type), media_type) for media_type in media_types]
+        return [media_type for weight, media_type in sorted(weighed, key=lambda each: -each[0]) if weight > 0]
 
     def prefer_wait(self) -> float | None:
         """The seconds of `Prefer: wait=N`, at most the configured patience; None without one (RFC 7240)."""
@@ -372,6 +383,23 @@ _remembered_query = lru_cache(maxsize=1_024)(_parsed_query)
 def _is_zero(parameter: str) -> bool:
     name, _, value = parameter.partition("=")
     return name.strip() == "q" and not value.strip().strip("0.")
+
+
+def _range(part: str) -> tuple[str, float]:
+    """A media range of `Accept` and its weight, which is 1 where it makes no sense."""
+    media_range, *parameters = (piece.strip().lower() for piece in elements(part, ";"))
+    weight = next((piece.partition("=")[2].strip() for piece in parameters if piece.startswith("q")), "1")
+    try:
+        return media_range, min(1.0, max(0.0, float(weight)))
+    except ValueError:
+        return media_range, 1.0
+
+
+def _weight(ranges: Sequence[tuple[str, float]], media_type: str) -> float:
+    """The weight of the range that names the type best (RFC 9110, 12.5.1)."""
+    by_precision = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
+    weights = dict(reversed(ranges))
+    return next((weights[each] for each in by_precision if each in weights), 0.0)
 
 
 def _seconds(text: str, what: str) -> float:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bindings.http import service_calls
 from bindings.http.channels import QueueChannel
 from bindings.http.exchange import EVENT_STREAM, Exchange
-from bindings.http.problems import NotAcceptable, NotImplementedHere
+from bindings.http.problems import NotAcceptable
 from bindings.http.registration import enriched
 from bindings.http.replies import RawStream, stream_headers
 from bindings.http.routing import Documented, Route
@@ -26,13 +26,10 @@ _AT_A_TIME = 100
 
 
 def routes() -> list[Route]:
-    sparql = Documented(tag="directory", any_query=True)
     documented = Documented(tag="directory", query=("diff", "lastEventID"), answers={200: EVENT_STREAM})
     return [
         Route("GET", "/events", _all, "Changes of the directory", documented=documented),
         Route("GET", "/events/{type}", _one, "Changes of one kind", documented=documented),
-        Route("GET", "/search/sparql", _sparql, "Not offered", documented=sparql),
-        Route("POST", "/search/sparql", _sparql, "Not offered", documented=sparql),
     ]
 
 
@@ -45,10 +42,6 @@ async def _one(exchange: Exchange) -> ASGIApp:
     if what not in CHANGES or not exchange.params["type"].startswith("thing_"):
         raise NotFound("events are thing_created, thing_updated and thing_deleted")
     return await _stream(exchange, (what,))
-
-
-async def _sparql(exchange: Exchange) -> ASGIApp:
-    raise NotImplementedHere("there is no SPARQL search; JSONPath is at /search/jsonpath")
 
 
 async def _stream(exchange: Exchange, wanted: tuple[str, ...]) -> ASGIApp:

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from things.addresses import Address
 from things.errors import Unavailable
 from things.identity import Principal
 from things.jsontext import encode
+from things.messages import Operation
 from things.records import Entry, HistoryQuery, Row
 
 
@@ -20,6 +22,27 @@ class NoLake:
 
     async def windows(self, query: HistoryQuery, window_us: int) -> Sequence[Mapping[str, Any]]:
         raise Unavailable("no lake")
+
+
+class All:
+    """Rights of everybody to everything, but for what is `hidden`: names, and ids of Things."""
+
+    version = 0
+    is_conditional = False
+    allowed = True
+
+    def __init__(self, *hidden: str) -> None:
+        self.hidden = hidden
+
+    def is_uniform(self, principal: Principal, thing_id: str) -> bool:
+        return not self.hidden
+
+    def decide(self, principal: Principal, operation: Operation, address: Address) -> "All | Nothing":
+        return Nothing() if address.thing_id in self.hidden or address.name in self.hidden else self
+
+
+class Nothing:
+    allowed = False
 
 
 class Plain:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.twin.conftest import Clock
-from tests.twin.doubles import NoLake, Plain
+from tests.twin.doubles import All, NoLake, Plain
 from tests.twin.test_directory_contract import td
 from tests.twin.test_values_contract import published
 from things.addresses import Address, Kind
@@ -29,6 +29,7 @@ from things.messages import JSONValue, Operation
 from things.times import rfc3339
 from twin.directory_service import DirectoryService
 from twin.history_service import HistoryService
+from twin.rdf.index import RdfIndex
 from twin.readings import Readings
 from twin.search import Search
 from twin.store import Twin, open_twin
@@ -66,7 +67,7 @@ class Services:
         search = Search(twin.directory, twin.values, may, presence=self.seen, clock=clock)
         self.twin = twin
         self.online: dict[str, Presence] = {}
-        self.directory = DirectoryService(twin.directory, may, Plain(), search)
+        self.directory = DirectoryService(twin.directory, may, Plain(), search, RdfIndex(twin.directory, All()))
         self.values = ValuesService(twin.directory, twin.values, may, presence=self.told, clock=clock)
         self.history = HistoryService(twin.directory, Readings(twin.history, NoLake()), may, Plain().of, clock=clock)
 

@@ -6,9 +6,10 @@ import pytest
 
 from runtime.ports import Directory, History, Ledger, Service, ValueStore
 from tests.twin.conftest import Clock
-from tests.twin.doubles import NoLake, Plain
+from tests.twin.doubles import All, NoLake, Plain
 from twin.directory_service import DirectoryService
 from twin.history_service import HistoryService
+from twin.rdf.index import RdfIndex
 from twin.readings import Readings
 from twin.search import Search
 from twin.store import Twin, open_twin
@@ -25,7 +26,7 @@ def as_services(twin: Twin) -> tuple[Service, ...]:
     search = Search(twin.directory, twin.values, lambda *_: True, clock=lambda: 0)
     readings = Readings(twin.history, NoLake())
     return (
-        DirectoryService(twin.directory, lambda *_: True, Plain(), search),
+        DirectoryService(twin.directory, lambda *_: True, Plain(), search, RdfIndex(twin.directory, All())),
         ValuesService(twin.directory, twin.values, lambda *_: True, clock=lambda: 0),
         HistoryService(twin.directory, readings, lambda *_: True, lambda *_: {}, clock=lambda: 0),
     )

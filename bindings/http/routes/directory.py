@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from pydantic_core import from_json
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bindings.http import service_calls
+from bindings.http.descriptions import RDF_TYPES, as_rdf
 from bindings.http.directory_td import directory_td
 from bindings.http.exchange import JSON, LD_JSON, MERGE_PATCH, TD_JSON, Exchange, elements, json_reply, no_content
 from bindings.http.problems import NotAcceptable, NotImplementedHere
@@ -63,11 +65,16 @@ async def _read(exchange: Exchange) -> ASGIApp:
         former = (await service_calls.thing_as_of(exchange, thing_id, then))["td"]
         if former is None:
             raise UnknownThing(thing_id)
+        if media_type in RDF_TYPES:
+            return Response(await as_rdf(former, media_type), media_type=media_type)
         return json_reply(former, media_type=media_type)
     entry = await service_calls.call(
         exchange, DIRECTORY, "readEntry", thingID=thing_id, protocol=exchange.one("forms"), encoded=True
     )
     text = spelled(entry, retrieved=exchange.context.sink.clock())
+    if media_type in RDF_TYPES:
+        # Told apart from the JSON by no tag, and so by none.
+        return Response(await as_rdf(from_json(text), media_type), media_type=media_type)
     if is_twin(thing_id):
         # A twin's TD is another one for every caller, so that a tag would say nothing.
         return Response(text, media_type=media_type)
@@ -275,13 +282,17 @@ def _is_known(tags: str | None, etag: str) -> bool:
 
 async def _self(exchange: Exchange) -> ASGIApp:
     """How to use this directory; public, since it is where a client begins."""
-    return json_reply(directory_td(exchange.urls.base or ""), media_type=_td_type(exchange))
+    document, media_type = directory_td(exchange.urls.base or ""), _td_type(exchange)
+    if media_type in RDF_TYPES:
+        return Response(await as_rdf(document, media_type), media_type=media_type)
+    return json_reply(document, media_type=media_type)
 
 
 def _td_type(exchange: Exchange) -> str:
     if exchange.headers.get("accept") is None:
         return TD_JSON
-    media_type = next((one for one in (TD_JSON, LD_JSON, JSON) if exchange.accepts(one)), None)
-    if media_type is None:
-        raise NotAcceptable(f"{TD_JSON}, {LD_JSON} and {JSON}")
-    return media_type
+    media_types = (TD_JSON, LD_JSON, JSON, *RDF_TYPES)
+    accepted = exchange.preferred(*media_types)
+    if not accepted:
+        raise NotAcceptable(f"{', '.join(media_types[:-1])} and {media_types[-1]}")
+    return accepted[0]
