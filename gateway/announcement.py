@@ -4,8 +4,6 @@ import io
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import segno
-
 from gateway.running import Running
 from things.network import is_loopback
 
@@ -38,6 +36,8 @@ def invitation(running: Running, *, draws: bool) -> Iterator[str]:
 
 def qr_code(text: str) -> str:
     """A QR code (ISO/IEC 18004) of half blocks, for a terminal."""
+    import segno  # only until a gateway is claimed, and only on a terminal
+
     drawn = io.StringIO()
     segno.make(text, error="l", micro=False).terminal(drawn, compact=True)
     return drawn.getvalue().rstrip("\n")

@@ -1,5 +1,6 @@
 """Directory entries and TD versions as rows of the twin's database: read, written, made values again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from things.addresses import TwinID, is_twin
+from things.messages import JSONValue
 from things.records import Entry
 from things.td import ThingDescription
 from things.vocabulary import Term
@@ -126,24 +128,30 @@ class _Stored(NamedTuple):
 
 
 def complete(entry: Entry) -> Entry:
-    """With the tag that changes with anything a reader sees."""
-    digest = blake2b(entry.td.text, digest_size=12)
-    digest.update(to_json(entry.overlay))
-    return replace(entry, etag=f'"{entry.version}-{digest.hexdigest()}"')
+    """With its tag."""
+    return replace(entry, etag=_etag(entry.version, entry.td, entry.overlay))
+
+
+def _etag(version: int, td: ThingDescription, overlay: Mapping[str, JSONValue]) -> str:
+    """What changes with anything a reader sees."""
+    digest = blake2b(td.text, digest_size=12)
+    digest.update(to_json(overlay))
+    return f'"{version}-{digest.hexdigest()}"'
 
 
 def _entry(row: _Stored) -> Entry:
-    return complete(
-        Entry(
-            thing_id=row.thing_id,
-            td=_td(row),
-            agent=row.agent,
-            version=row.version,
-            created=row.created,
-            modified=row.modified,
-            expires=row.expires,
-            overlay={} if row.overlay is None else from_json(row.overlay),
-        )
+    # A start makes one for each Thing there is: with its tag at once.
+    td, overlay = _td(row), {} if row.overlay is None else from_json(row.overlay)
+    return Entry(
+        thing_id=row.thing_id,
+        td=td,
+        agent=row.agent,
+        version=row.version,
+        created=row.created,
+        modified=row.modified,
+        expires=row.expires,
+        overlay=overlay,
+        etag=_etag(row.version, td, overlay),
     )
 
 

@@ -9,6 +9,7 @@ import asyncio
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol, assert_never
 
@@ -185,7 +186,7 @@ class Search:
         for type_ in entry.td.types:
             yield self._types, type_
             # A word alone finds the type behind any prefix, as the filter language says.
-            yield self._types, re.split(r"[:#/]", type_)[-1]
+            yield self._types, _word(type_)
 
     # ------------------------------------------------------------ values
 
@@ -211,6 +212,12 @@ class Search:
     def _last_seen(self, agent: str | None) -> str | None:
         seen = None if agent is None else self._presence(agent)
         return None if seen is None else rfc3339(self._clock() if seen.is_online else seen.since)
+
+
+@lru_cache(maxsize=1024)
+def _word(type_: str) -> str:
+    """The type without its prefix. Thousands of Things share a few types."""
+    return re.split(r"[:#/]", type_)[-1]
 
 
 def _title(entry: Entry) -> str:

@@ -51,12 +51,10 @@ class ListRequests(Input):
 
 
 class ReadRequest(Input):
-    """The runtime's own id of the request, or the reference that its caller gave it: `caller`, who asks if none is
-    named."""
+    """The runtime's own id of the request, or the caller's reference."""
 
     request_id: Text | None = None
     caller_ref: Text | None = None
-    caller: Text | None = None
 
 
 class ReadInbox(Input):
@@ -140,7 +138,7 @@ class RequestsService(MethodService):
         if request_id is not None:
             row = await self._ledger.get(request_id)
         elif reference is not None:
-            row = await self._ledger.by_reference(given.caller or principal.account, reference)
+            row = await self._ledger.by_reference(principal.account, reference)
         else:
             raise Invalid("give `requestID` or `callerRef`")
         if row is None or not self._may_see(principal, row):

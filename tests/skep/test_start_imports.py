@@ -16,6 +16,7 @@ NOT_AT_THE_START = {
     "zeroconf": "discovery.mdns",
     "psycopg": "database_url",
     "sqlalchemy.dialects.postgresql": "the same",
+    "segno": "the claim's QR code, on a terminal",
     "tarfile": "backups in one file, in a process of their own",
     "gateway.repair": "skep repair",
     "gateway.upgrading": "skep upgrade",
