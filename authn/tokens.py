@@ -7,6 +7,7 @@ spelling of a token, so that no second text passes for the same one.
 
 import base64
 import binascii
+import errno
 import hashlib
 import re
 import secrets
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from authn.keyfiles import make_private_folder, read_private
-from things.errors import ConfigInvalid, TokenExpired, TokenInvalid
+from things.errors import ConfigInvalid, StorageFailed, StorageFull, TokenExpired, TokenInvalid
 from things.whole_files import write_whole
 
 MAX_TOKEN_CHARS = 2_048
@@ -75,11 +76,17 @@ class Keyring:
         self.key_id = _key_id(self.key.public_key())
 
     def rotate(self) -> None:
-        """Sign with a fresh key from now on; the old one stays known for long-lived tokens only."""
+        """Sign with a fresh key from now on; the old one stays known for long-lived tokens only. Raises StorageFull,
+        StorageFailed; what was begun then is finished by the next start."""
         old = self.key
-        self.key = self._made()
-        self.key_id = _key_id(self.key.public_key())
-        self._retire(old)
+        try:
+            self.key = self._made()
+            self.key_id = _key_id(self.key.public_key())
+            self._retire(old)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull("no space left for keys") from error
+            raise StorageFailed(f"the keys cannot be written: {error.strerror}") from error
 
     def public(self, key_id: str, kind: TokenKind) -> Ed25519PublicKey | None:
         """The key that may have signed a token of this kind."""

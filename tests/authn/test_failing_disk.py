@@ -1,5 +1,6 @@
 """What ends while nothing can be stored: it takes effect, is answered by the failure, and is stored once it can be."""
 
+import errno
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from authn.register import Revocation
 from tests.authn.installations import GOOD, HOST, OTHER, Clock, agent_token, claimed, consumer, installation
 from tests.authn.test_client_certificates import shown
 from tests.authn.test_provisioning import Device, provisioned
-from things.errors import Conflict, NotFound, StorageFailed, TokenInvalid, Unauthenticated
+from things import whole_files
+from things.errors import Conflict, NotFound, StorageFailed, StorageFull, TokenInvalid, Unauthenticated
 from things.identity import Role
 
 pytestmark = pytest.mark.anyio
@@ -235,6 +237,35 @@ async def test_a_rotation_ends_the_tokens_of_everybody_and_says_so(tmp_path: Pat
         for text in texts:
             with pytest.raises(TokenInvalid):
                 authenticator.verify(text)
+
+
+@pytest.mark.parametrize("failing_at", ["token", "retired"])
+async def test_a_rotation_whose_keys_cannot_be_written_ends_the_logins_all_the_same(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, failing_at: str
+) -> None:
+    write = whole_files.write_whole
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name.startswith(failing_at):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    with installation(tmp_path, clock) as authenticator:
+        login = await claimed(authenticator)
+        token = await agent_token(authenticator, "pump")
+        monkeypatch.setattr("authn.tokens.write_whole", full)
+        with pytest.raises(StorageFull):
+            await authenticator.rotate_keys(by="root")
+
+        with pytest.raises(TokenInvalid):
+            authenticator.verify(login.access_token)
+        assert authenticator.verify(token).account == "pump"
+
+    monkeypatch.undo()
+    with installation(tmp_path, clock) as authenticator:
+        assert authenticator.verify(token).account == "pump"
+        with pytest.raises(TokenInvalid):
+            await authenticator.refresh(login.refresh_token, source=HOST)
 
 
 async def test_acts_that_took_effect_are_in_the_audit_log_and_others_are_not(tmp_path: Path, clock: Clock) -> None:
