@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from things.suggestions import did_you_mean
 
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "ready": ("skep.cli.ready:ready", "Whether the runtime of a data folder serves."),
     "config": ("skep.cli.config:config", "What is configured, and from where; checks and changes."),
     "service": ("skep.cli.service:service", "Run skep as a service of systemd."),
+    "completion": ("skep.cli.completion:completion", "Completion for bash, zsh and fish."),
     "doctor": ("skep.cli.doctor:doctor", "Look for what commonly goes wrong."),
     "demo": ("skep.cli.demo:demo", "The whole journey on this machine, with simulated devices."),
 }
@@ -65,9 +67,17 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
+        # A shell that asks what could follow is not to be told that nothing can.
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(f"no command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the summaries too: a shell waits for this at each Tab."""
+        own = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        named = own + [(name, summary) for name, (_, summary) in self._lazy.items()]
+        commands = [CompletionItem(name, help=summary) for name, summary in named if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The lazy commands' summaries are known here, so that `skep --help` imports nothing."""
