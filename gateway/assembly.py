@@ -113,6 +113,7 @@ class Assembly:
             clock=stores.clocks.now,
             grace_s=config.history.grace_s,
             is_private=config.history.lake is None,
+            is_delta=config.history.delta,
         )
         self.sealing = Sealing(
             lake=self.lake,

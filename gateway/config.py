@@ -200,6 +200,7 @@ class History(Section):
     )
     retain_interval_s: float = Field(21_600.0, gt=0, description="how often sealed readings beyond their limits go")
     upkeep_interval_s: float = Field(3_600.0, gt=0, description="how often the lake is compacted and swept")
+    delta: bool = Field(True, description="the tables of the lake are Delta tables too, for other engines to read")
     grace_s: float = Field(
         86_400.0, ge=0, description="merged and dropped files stay this long for readers that know them"
     )

@@ -10,10 +10,11 @@ import argparse
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from things.lake import READINGS
+from twin.lake.delta_tables import DeltaTables
 from twin.lake.manifest import Manifest
 from twin.lake.places import place_of
 from twin.lake.reader import Selection, chosen
@@ -88,9 +89,9 @@ def show_month(root: Path, things: int, interval_s: int, days: int) -> None:
     """Seal and keep so many days, and print what they weigh."""
     now = START
     manifest = Manifest(place_of(root), "bench", lambda: now)
-    sealer, upkeep, hot = Sealer(manifest), Upkeep(manifest), Walks(things, interval_s)
+    sealer, upkeep, tables, hot = Sealer(manifest), Upkeep(manifest), DeltaTables(manifest), Walks(things, interval_s)
     began = time.perf_counter()
-    kept_s = 0.0
+    kept_s = published_s = 0.0
     opened_today = 0
     for hour in range(days * 24):
         hot.hour(START + hour * HOUR_US)
@@ -98,9 +99,10 @@ def show_month(root: Path, things: int, interval_s: int, days: int) -> None:
         sealer.seal(hot)
         today = Selection(start=START + hour * HOUR_US, end=now)
         opened_today = max(opened_today, len(chosen(manifest.snapshot(), today)))
-        before = time.perf_counter()
-        upkeep.keep(6.0)
-        kept_s += time.perf_counter() - before
+        published_s += timed(lambda: tables.publish(manifest.snapshot()))
+        kept_s += timed(lambda: upkeep.keep(6.0))
+        published_s += timed(lambda: tables.publish(manifest.snapshot()))
+        published_s += timed(tables.trim)
     took = time.perf_counter() - began
     snapshot = manifest.snapshot()
     rows = sum(part.rows for part in snapshot.parts)
@@ -115,7 +117,17 @@ def show_month(root: Path, things: int, interval_s: int, days: int) -> None:
     )
     print(f"  size     {size / rows:.1f} bytes a row; with replaced files and the manifest {whole / rows:.1f}")
     print(f"  files    {parts}; a day's query opens {max(opened)} at most, {opened_today} on the day that goes on")
-    print(f"  upkeep   {kept_s / (days * 24) * 1_000:.0f} ms an hour, manifest {len(manifest.numbers())} commits")
+    logs = sum("_delta_log" in file.path for file in manifest.place.walk(READINGS))
+    hours = days * 24
+    print(f"  upkeep   {kept_s / hours * 1_000:.0f} ms an hour, manifest {len(manifest.numbers())} commits")
+    print(f"  delta    {published_s / hours * 1_000:.0f} ms an hour, {logs} files of its log")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -60,9 +60,10 @@ class LakeClient:
         idle_s: float = IDLE_S,
         grace_s: float = GRACE_S,
         is_private: bool = False,
+        is_delta: bool = True,
     ) -> None:
         """`clock` (µs UTC) is the one by which commits are stamped and files grow old. `is_private`: what the process
-        makes is for its owner only, whatever the mask says."""
+        makes is for its owner only, whatever the mask says. `is_delta`: its tables get Delta logs."""
         self._command = [
             sys.executable,
             "-m",
@@ -70,6 +71,7 @@ class LakeClient:
             *("--history", str(history), "--lake", str(lake), "--gateway", gateway),
             *("--idle", str(idle_s), "--grace", str(grace_s)),
             *(["--private"] if is_private else []),
+            *([] if is_delta else ["--no-delta"]),
         ]
         self._clock = clock
         self._asked: dict[int, _Request] = {}

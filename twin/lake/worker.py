@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -21,9 +21,10 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json, to_json
 
-from things.errors import Invalid, Locked
+from things.errors import Invalid, Locked, SkepError
 from things.lake import MANIFEST, SET_ASIDE
 from twin.lake.compaction import Compactor
+from twin.lake.delta_tables import DeltaTables
 from twin.lake.export import export
 from twin.lake.hot import HotFiles
 from twin.lake.manifest import GRACE_US, Manifest
@@ -62,7 +63,14 @@ class Worker:
     """Carries out requests; made once a process. `with` members are passed as keyword arguments."""
 
     def __init__(
-        self, history: Path, lake: str, gateway: str, clock: Callable[[], int], *, grace_us: int = GRACE_US
+        self,
+        history: Path,
+        lake: str,
+        gateway: str,
+        clock: Callable[[], int],
+        *,
+        grace_us: int = GRACE_US,
+        is_delta: bool = True,
     ) -> None:
         place = place_of(lake)
         self._manifest = Manifest(place, gateway, clock, grace_us=grace_us)
@@ -70,6 +78,7 @@ class Worker:
         self._hot = HotFiles(history)
         self._reader = LakeReader(self._manifest, self._hot)
         self._sealer = Sealer(self._manifest)
+        self._tables = DeltaTables(self._manifest) if is_delta else None
         self._clock = clock
         self._cleared = False
 
@@ -109,7 +118,11 @@ class Worker:
 
     def _keep(self, budget_s: float) -> Answer:
         with self._only_writer():
-            return Upkeep(self._manifest, self._hot).keep(budget_s)._asdict()
+            kept = Upkeep(self._manifest, self._hot).keep(budget_s)
+            self._publish()
+            if self._tables is not None:
+                self._tables.trim()
+            return kept._asdict()
 
     def _retain(
         self,
@@ -210,10 +223,20 @@ class Worker:
     @contextmanager
     def _witnessed(self) -> Iterator[None]:
         self._witness.compare(self._manifest.snapshot())
+        # Before it too: what a killed process has sealed is not to be told together with what is merged now.
+        with suppress(SkepError):
+            self._publish()
         try:
             yield
         finally:
             self._witness.note()
+        # What is sealed is sealed, whatever becomes of this; the upkeep says what is wrong.
+        with suppress(SkepError):
+            self._publish()
+
+    def _publish(self) -> None:
+        if self._tables is not None:
+            self._tables.publish(self._manifest.snapshot())
 
 
 class WithoutPandas(MetaPathFinder):
@@ -291,13 +314,16 @@ def main() -> None:
     parser.add_argument("--grace", type=float, default=GRACE_US / 1e6)
     parser.add_argument("--idle", type=float, default=IDLE_S)
     parser.add_argument("--private", action="store_true", help="what is made is for its owner only")
+    parser.add_argument("--no-delta", action="store_true", help="the tables get no Delta logs")
     options = parser.parse_args()
     if options.private:
         os.umask(0o077)
     sys.meta_path.insert(0, WithoutPandas())
     clock = RuntimeClock()
     grace_us = round(options.grace * 1_000_000)
-    worker = Worker(options.history, options.lake, options.gateway, clock, grace_us=grace_us)
+    worker = Worker(
+        options.history, options.lake, options.gateway, clock, grace_us=grace_us, is_delta=not options.no_delta
+    )
     serve(worker, clock, sys.stdin.buffer, sys.stdout.buffer, options.idle)
 
 

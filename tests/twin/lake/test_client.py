@@ -1,6 +1,7 @@
 """The lake process as the runtime sees it: started by need, gone when idle, back after a kill."""
 
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,9 +12,11 @@ import pytest
 
 from runtime.clocks import wall_clock
 from tests.twin.lake.samples import LAMP, NOON, history_of, hot_row
-from things.errors import Conflict, Invalid, StorageDamaged
+from things.errors import Conflict, Invalid, SkepError, StorageDamaged
 from things.records import HistoryQuery
 from twin.lake.client import LakeClient
+from twin.lake.delta import rows_of
+from twin.lake.delta_log import DeltaLog
 from twin.lake.manifest import Manifest
 from twin.lake.places import place_of
 
@@ -22,13 +25,23 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def opened(
-    tmp_path: Path, idle_s: float = 30.0, grace_s: float = 86_400, clock: Callable[[], int] = wall_clock
+    tmp_path: Path,
+    idle_s: float = 30.0,
+    grace_s: float = 86_400,
+    clock: Callable[[], int] = wall_clock,
+    is_delta: bool = True,
 ) -> AsyncIterator[LakeClient]:
     history = tmp_path / "history"
     if not history.exists():
         history_of(history, [hot_row(row_id, row_id / 4) for row_id in range(1, 101)])
     client = LakeClient(
-        history=history, lake=tmp_path / "lake", gateway="gw", clock=clock, idle_s=idle_s, grace_s=grace_s
+        history=history,
+        lake=tmp_path / "lake",
+        gateway="gw",
+        clock=clock,
+        idle_s=idle_s,
+        grace_s=grace_s,
+        is_delta=is_delta,
     )
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -48,6 +61,42 @@ async def test_hot_history_is_sealed_and_read_back_through_the_process(tmp_path:
     assert [(row.row_id, row.value) for row in rows] == [(100, b"25.0"), (99, b"24.75"), (98, b"24.5")]
     assert lake_rows[0].row_id == 60
     assert (status["sealed"], status["rows"]) == (60, 60)
+
+
+async def test_what_is_sealed_and_merged_is_in_the_delta_log(tmp_path: Path) -> None:
+    log = DeltaLog(place_of(tmp_path / "lake"), "readings")
+    async with opened(tmp_path) as client:
+        await client.seal(up_to=50)
+        log.load()
+        assert [rows_of(add) for add in log.live.values()] == [50]
+        await client.seal()
+        log.load()
+        assert [rows_of(add) for add in log.live.values()] == [50, 50]
+        shutil.rmtree(tmp_path / "lake" / "readings" / "_delta_log")
+    async with opened(tmp_path) as client:
+        await client.keep(budget_s=60)
+
+    again = DeltaLog(place_of(tmp_path / "lake"), "readings")
+    again.load()
+    assert [rows_of(add) for add in again.live.values()] == [100]
+
+
+async def test_a_lake_has_no_delta_logs_where_none_are_wanted(tmp_path: Path) -> None:
+    async with opened(tmp_path, is_delta=False) as client:
+        await client.seal()
+        await client.keep(budget_s=60)
+
+    assert not list((tmp_path / "lake").rglob("_delta_log"))
+
+
+async def test_a_delta_log_that_cannot_be_written_holds_no_sealing_up_and_is_told_by_the_upkeep(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "readings").mkdir(parents=True)
+    (tmp_path / "lake" / "readings" / "_delta_log").write_bytes(b"a file")
+    async with opened(tmp_path) as client:
+        assert (await client.seal())["rows"] == 100
+        with pytest.raises(SkepError, match="_delta_log"):
+            await client.keep(budget_s=60)
+        assert (await client.status())["sealed"] == 100
 
 
 async def test_rollups_cover_hot_and_sealed_rows(tmp_path: Path) -> None:
