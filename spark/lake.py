@@ -5,7 +5,7 @@ The manifest is resolved on the driver into a list of files, pruned by gateway a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -21,7 +21,7 @@ from spark.descriptions import INTERVALS, declared_intervals
 from things import lake as layout
 from things.errors import StorageDamaged
 from things.lake import MANIFEST, Part, Snapshot
-from things.manifest import HEAD, head_of, snapshot_from
+from things.manifest import HEAD, head_of, needed, snapshot_from
 
 _PART = re.compile(r"(readings/gateway=[^/\s]+/day=[\d-]+/part-(\d+)-(\d+)-\d+\.parquet)")
 _LOOKS = 3
@@ -85,15 +85,12 @@ def snapshots(session: SparkSession, lake: str | Path, gateways: Sequence[str] =
 
 
 def _snapshots(session: SparkSession, lake: str | Path, gateways: Sequence[str]) -> Sequence[Snapshot]:
-    by_gateway: dict[str, dict[str, bytes]] = {}
-    for path, text in _manifest_files(session, str(lake)):
-        gateway, name = path.rpartition("gateway=")[2].split("/", 1)
-        if not gateways or gateway in gateways:
-            by_gateway.setdefault(gateway, {})[name] = text
-    missing = set(gateways) - set(by_gateway)
+    local = _local(str(lake))
+    found = _manifest_here(local, gateways) if local is not None else _manifest_there(session, str(lake), gateways)
+    missing = set(gateways) - set(found)
     if missing:
         raise StorageDamaged(f"the lake at {lake} has no manifest of gateway {', '.join(sorted(missing))}")
-    return [_snapshot(gateway, files) for gateway, files in sorted(by_gateway.items())]
+    return [_snapshot(gateway, files) for gateway, files in sorted(found.items())]
 
 
 def intervals(session: SparkSession, lake: str | Path, *, gateways: Sequence[str] = ()) -> DataFrame | None:
@@ -135,28 +132,70 @@ def _holds(part: Part, gateway: str, rows: Mapping[str, tuple[int, int]]) -> boo
     return part.first <= last and part.last >= first
 
 
-def _snapshot(gateway: str, files: Mapping[str, bytes]) -> Snapshot:
-    head = head_of(files[HEAD], gateway) if HEAD in files else None
-    return snapshot_from(gateway, files.keys(), head, files.__getitem__)
-
-
-def _manifest_files(session: SparkSession, lake: str) -> Iterable[tuple[str, bytes]]:
-    local = _local(lake)
-    if local is not None:
-        return [(path.as_posix(), path.read_bytes()) for path in sorted(local.glob(f"{MANIFEST}/gateway=*/*.json"))]
-    # Wherever Spark reads, it can read the manifest: the driver needs no client for the filesystem.
+def _snapshot(gateway: str, files: Mapping[str, Callable[[], bytes]]) -> Snapshot:
     try:
-        found = (
+        head = head_of(files[HEAD](), gateway) if HEAD in files else None
+        return snapshot_from(gateway, files.keys(), head, lambda name: files[name]())
+    except FileNotFoundError as error:
+        raise StorageDamaged(f"{error.filename} vanished while it was read") from error
+
+
+def _manifest_here(lake: Path, gateways: Sequence[str]) -> dict[str, dict[str, Callable[[], bytes]]]:
+    """The files of each manifest by name, to be read where they are needed."""
+    found: dict[str, dict[str, Callable[[], bytes]]] = {}
+    for gateway in gateways or ("*",):
+        for path in sorted(lake.glob(f"{MANIFEST}/gateway={gateway}/*.json")):
+            found.setdefault(path.parent.name.removeprefix("gateway="), {})[path.name] = path.read_bytes
+    return found
+
+
+def _manifest_there(
+    session: SparkSession, lake: str, gateways: Sequence[str]
+) -> dict[str, dict[str, Callable[[], bytes]]]:
+    """The same of a lake that only Spark can see: the driver needs no client for the filesystem. What is not needed is
+    listed and not read."""
+    base = f"{lake.rstrip('/')}/{MANIFEST}"
+    listed: dict[str, list[str]] = {}
+    for gateway in gateways or ("*",):
+        for path in _paths(session, f"{base}/gateway={gateway}/*.json"):
+            folder, _, name = path.rpartition("/")
+            listed.setdefault(folder.rpartition("gateway=")[2], []).append(name)
+    wanted = [
+        f"{base}/gateway={gateway}/{name}"
+        for gateway, names in listed.items()
+        for name in [*needed(names), *(one for one in names if one == HEAD)]
+    ]
+    texts = {}
+    if wanted:
+        read = (
             session.read.option("wholetext", True)
-            .text(f"{lake.rstrip('/')}/{MANIFEST}/gateway=*/*.json")
+            .text(wanted)
             .select(F.col("_metadata.file_path").alias("path"), "value")
-            .collect()
+        )
+        texts = {_unquoted(row.path): row.value.encode() for row in read.collect()}
+    by_name = {tuple(path.rpartition("gateway=")[2].split("/", 1)): text for path, text in texts.items()}
+
+    def reading(gateway: str, name: str) -> Callable[[], bytes]:
+        return lambda: by_name[gateway, name]
+
+    return {gateway: {name: reading(gateway, name) for name in names} for gateway, names in listed.items()}
+
+
+def _paths(session: SparkSession, pattern: str) -> Sequence[str]:
+    try:
+        # Of binary files the content is read only where it is selected.
+        found = (
+            session.read.format("binaryFile").load(pattern).select(F.col("_metadata.file_path").alias("path")).collect()
         )
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return []
         raise
-    return [(row.path.replace("%3D", "="), row.value.encode()) for row in found]
+    return [_unquoted(row.path) for row in found]
+
+
+def _unquoted(path: str) -> str:
+    return path.replace("%3D", "=")
 
 
 def _read(

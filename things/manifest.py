@@ -88,6 +88,13 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(encode({key: document[key] for key in document if key != "digest"})).hexdigest()
 
 
+def needed(names: Collection[str]) -> list[str]:
+    """Of a manifest's files those that `snapshot_from` reads: the newest checkpoint, and the commits after it."""
+    files = [found for name in names if (found := Numbered.of(name)) is not None]
+    start = max((file.seq for file in files if file.is_checkpoint), default=0)
+    return [file.name for file in files if file.seq > start or (file.is_checkpoint and file.seq == start)]
+
+
 def snapshot_from(gateway: str, names: Collection[str], head: Head | None, read: Callable[[str], bytes]) -> Snapshot:
     """What the files of a gateway's manifest amount to. `names` were listed after `head` was read, so that it cannot
     be ahead of them; `read` gives the content of one. Raises StorageDamaged or NewerSchema rather than guess."""

@@ -244,20 +244,19 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.asked.url:
             reached = self.asked.gateway().last_row(self.asked.selection, start.get("", 0), most)
             return {"": reached if target is None else min(reached, max(target.get("", 0), start.get("", 0)))}
-        offset = dict(start)
-        room = most
+        waiting: dict[str, tuple[int, int]] = {}
         for snapshot in self._snapshots():
             before = start.get(snapshot.gateway, 0)
             end = snapshot.sealed if target is None else min(snapshot.sealed, target.get(snapshot.gateway, 0))
-            if room is not None:
-                # Row ids may skip a stretch (after a restore); room counts from where rows go on.
-                ahead = [part.first for part in snapshot.parts if part.last > before and part.table == "readings"]
-                goes_on = max(before, min(ahead, default=before + 1) - 1)
-                end = min(end, goes_on + room)
-                room -= max(0, end - goes_on)
+            # Row ids may skip a stretch (after a restore); room counts from where rows go on.
+            ahead = [part.first for part in snapshot.parts if part.last > before and part.table == "readings"]
+            goes_on = max(before, min(ahead, default=before + 1) - 1)
             if end > before:
-                offset[snapshot.gateway] = end
-        return offset
+                waiting[snapshot.gateway] = goes_on, end
+        rows = {gateway: max(0, end - goes_on) for gateway, (goes_on, end) in waiting.items()}
+        room = rows if most is None else shared(rows, most)
+        ends = {gateway: min(end, goes_on + room[gateway]) for gateway, (goes_on, end) in waiting.items()}
+        return {**start, **{gateway: end for gateway, end in ends.items() if end > start.get(gateway, 0)}}
 
     def _snapshots(self) -> Sequence[Any]:
         return self.asked.files().snapshots(self.asked.selection.gateways)
@@ -293,6 +292,18 @@ def _packed(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
         rows += part.rows
     if group:
         yield group
+
+
+def shared(waiting: Mapping[str, int], room: int) -> dict[str, int]:
+    """So many rows of each gateway, `room` in all: evenly, what one does not need for the others, and what cannot be
+    divided for those with most."""
+    shares = {}
+    left = len(waiting)
+    for gateway, rows in sorted(waiting.items(), key=lambda item: (item[1], item[0])):
+        shares[gateway] = min(rows, room // left)
+        room -= shares[gateway]
+        left -= 1
+    return shares
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

@@ -15,9 +15,11 @@ from pyspark.testing import assertDataFrameEqual
 
 from spark import lake as lakes
 from spark.sources import register
+from spark.sources.source import shared
 from tests.spark.samples import after, at, collected, series
 from tests.support import PUMP, Account, Skep, skep
 from tests.twin.lake.samples import DAY, LAMP, NOON, SECOND, Lake, Rows, hot_row
+from things.errors import StorageDamaged
 from twin.lake.compaction import Compactor
 from twin.lake.manifest import Manifest
 from twin.lake.places import place_of
@@ -51,6 +53,28 @@ def test_the_source_gives_what_the_bulk_path_gives(spark: SparkSession, tmp_path
     lake_of(tmp_path, 3, gateway="other")
 
     assertDataFrameEqual(load(spark, lake=lake.root), lakes.readings(spark, lake.root))
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_of_the_manifests_only_that_of_the_gateway_is_read_and_nothing_behind_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    lake = lake_of(tmp_path)
+    lake_of(tmp_path, 3, gateway="other")
+    lake.manifest.checkpoint(lake.snapshot())
+    lake.sealer.seal(Rows([hot_row(11, 1.0)]))
+    (tmp_path / "_manifest/gateway=gw/000000000001.json").write_bytes(b"{")
+    for path in (tmp_path / "_manifest/gateway=other").glob("0*.json"):
+        path.write_bytes(b"{")
+    if not is_local:
+        monkeypatch.setattr(lakes, "_local", lambda _: None)
+
+    (found,) = lakes.snapshots(spark, f"file://{tmp_path}", ["gw"])
+
+    assert found == lake.snapshot()
+    for gateways in (["other"], ["gw", "other"], [], ["nobody"]):
+        with pytest.raises(StorageDamaged):
+            lakes.snapshots(spark, f"file://{tmp_path}", gateways)
 
 
 def test_options_prune_what_is_read(spark: SparkSession, tmp_path: Path) -> None:
@@ -179,7 +203,7 @@ def test_ranges_say_where_the_rows_of_a_batch_are(spark: SparkSession, tmp_path:
     )
     assert query.awaitTermination(120)
 
-    assert batches == [[("gw", 1, 4)], [("gw", 5, 6), ("other", 1, 2)], [("other", 3, 3)]]
+    assert batches == [[("gw", 1, 2), ("other", 1, 2)], [("gw", 3, 5), ("other", 3, 3)], [("gw", 6, 6)]]
     rows = lakes.readings(spark, tmp_path / "lake", rows={"gw": (5, 6), "other": (1, 2)})
     assert sorted((row.gateway, row.row_id) for row in rows.collect()) == [
         ("gw", 5),
@@ -316,3 +340,18 @@ def test_results_become_a_virtual_thing_and_are_published_once(
         ("2026-01-01T12:05:00Z", 5),
     ]
     assert td["title"] == "Roll-ups"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "room", "shares"),
+    [
+        ({"a": 10_000, "b": 10_000, "c": 10_000}, 999, {"a": 333, "b": 333, "c": 333}),
+        ({"a": 5, "b": 10_000, "c": 100}, 1_000, {"a": 5, "b": 895, "c": 100}),
+        ({"a": 5, "b": 7}, 1_000, {"a": 5, "b": 7}),
+        ({"a": 9, "b": 8, "c": 20}, 2, {"a": 1, "b": 0, "c": 1}),
+        ({"a": 9, "b": 0}, 4, {"a": 4, "b": 0}),
+        ({}, 4, {}),
+    ],
+)
+def test_each_gateway_goes_on_in_each_batch(waiting: dict[str, int], room: int, shares: dict[str, int]) -> None:
+    assert shared(waiting, room) == shares

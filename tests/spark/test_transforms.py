@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+import sys
 
 import pytest
 from pyspark.sql import SparkSession
@@ -114,21 +115,59 @@ def test_a_z_score_compares_with_the_readings_before(spark: SparkSession) -> Non
     assert scores[4] == pytest.approx((8 - 13 / 3) / statistics.stdev([3, 2, 8]))
 
 
-def test_fast_z_scores_equal_the_plain_ones(spark: SparkSession) -> None:
+def _hostile() -> dict[str, list[float]]:
     choice = random.Random(3)
-    points = [(index, 1e6 + choice.gauss(0, 1) if index % 50 < 40 else 1e6) for index in range(400)]
-    frame = readings_of(spark, series(*points))
+    noise = [choice.gauss(0, 1) for _ in range(400)]
+    offset = [0.0, *(1e7 + one for one in noise)]
+    offset[350] += 50
+    return {
+        "runs of one value": [1e6 + one if index % 50 < 40 else 1e6 for index, one in enumerate(noise)],
+        "a first value far away": offset,
+        "values far away in between": [1e14 if index in (100, 237) else one for index, one in enumerate(noise)],
+        "a flat line and a spike": [0.1] * 100 + [500.0] + [0.1] * 30,
+        "shorter than a block": noise[:7],
+        "a block and one": noise[:13],
+        "small values": [one * 1e-150 for one in noise],
+        "large values": [one * 1e150 for one in noise],
+        "steps": [float(index // 40) * 1e7 + one for index, one in enumerate(noise)],
+    }
 
-    fast = collected(z_scores(frame, 12).orderBy("row_id"), "row_id", "score")
-    plain = collected(z_scores(frame, 12, fast=False).orderBy("row_id"), "row_id", "score")
+
+def test_fast_z_scores_equal_the_plain_ones_whatever_the_values(spark: SparkSession) -> None:
+    rows = [
+        hot_row(10_000 * number + index, value, name=name)
+        for number, (name, values) in enumerate(_hostile().items())
+        for index, value in enumerate(values)
+    ]
+    frame = readings_of(spark, rows)
+
+    fast = collected(z_scores(frame, 12).orderBy("row_id"), "name", "row_id", "score")
+    plain = collected(z_scores(frame, 12, fast=False).orderBy("row_id"), "name", "row_id", "score")
 
     differing = [
         (one, other)
         for one, other in zip(fast, plain, strict=True)
-        if (one[1] is None) != (other[1] is None)
-        or (one[1] is not None and not math.isclose(one[1], other[1], rel_tol=1e-6, abs_tol=1e-6))
+        if (one[2] is None) != (other[2] is None)
+        or (one[2] is not None and not math.isclose(one[2], other[2], rel_tol=1e-6, abs_tol=1e-6))
     ]
     assert differing == []
+    assert len(plain) == len(rows)
+    far = {row_id % 10_000: score for name, row_id, score in fast if name == "a first value far away"}
+    assert [index for index, score in far.items() if score is not None and score > 15] == [350]
+
+
+def test_a_value_that_leaves_a_flat_line_scores_above_every_threshold(spark: SparkSession) -> None:
+    frame = readings_of(spark, series(*((index, 5.0) for index in range(30)), (30, 500.0), (31, 4.0)))
+
+    scores = collected(z_scores(frame, 10).orderBy("at"), "score")
+    (spike,) = (score for score, value in collected(mad_scores(frame, 3600), "score", "value") if value == 500.0)
+
+    assert scores[2:30] == [(0.0,)] * 28
+    assert scores[30] == (sys.float_info.max,)
+    assert -1 < scores[31][0] < 0
+    assert spike > 10
+    level = readings_of(spark, series(*((index, 5.0) for index in range(30))))
+    assert set(collected(mad_scores(level, 3600), "score")) == {(0.0,)}
 
 
 def test_a_mad_score_is_not_moved_by_the_outlier_itself(spark: SparkSession) -> None:

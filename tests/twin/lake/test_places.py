@@ -11,6 +11,9 @@ import pytest
 from tests.twin.lake.samples import NOON, Rows, hot_row
 from things.errors import Conflict, StorageFailed, Unavailable
 from twin.lake.compaction import Compactor
+from twin.lake.delta import path_of
+from twin.lake.delta_log import DeltaLog
+from twin.lake.delta_tables import DeltaTables
 from twin.lake.manifest import Manifest, gateways
 from twin.lake.places import LocalPlace, Place, RemotePlace, place_of
 from twin.lake.reader import LakeReader, Selection
@@ -89,15 +92,25 @@ def test_a_lake_works_the_same_wherever_it_lies(place: Place) -> None:
     manifest = Manifest(place, "gw", lambda: NOON)
     rows = [hot_row(row_id, float(row_id)) for row_id in range(1, 7)]
     sealer = Sealer(manifest)
+    tables = DeltaTables(manifest)
     for last in (2, 4, 6):
         sealer.seal(Rows(rows), up_to=last)
+        tables.publish(manifest.snapshot())
 
     Compactor(manifest).compact()
+    tables.publish(manifest.snapshot())
 
     found = LakeReader(manifest).rows(Selection(), limit=10)
     assert [row[0] for row in found] == [1, 2, 3, 4, 5, 6]
     assert verify(manifest).problems == []
     assert gateways(place) == ["gw"]
+    log = DeltaLog(place, "readings")
+    log.load()
+    assert (log.version, [path_of(add, "readings") for add in log.live.values()]) == (
+        3,
+        [part.path for part in manifest.snapshot().parts],
+    )
+    assert [add["size"] for add in log.live.values()] == [file.size for file in place.walk("readings/gateway=gw")][-1:]
 
 
 def test_urls_choose_the_filesystem(tmp_path: Path) -> None:
