@@ -7,6 +7,7 @@ lake's files, the stream says in its metadata which gateway the rows are of.
 import asyncio
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 DEADLINE_S = 30.0
 
 
+@cache
 def has_arrow() -> bool:
     """Whether pyarrow is installed."""
     return find_spec("pyarrow") is not None

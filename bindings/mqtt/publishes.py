@@ -205,8 +205,9 @@ class Publishes:
                 origin=session.origin,
             )
 
-        batch = read_batch(publish.payload, account, message_of)
-        result = await self._sink.batch(batch.messages)
+        batch = await read_batch(publish.payload, account, message_of)
+        self._stand(session)
+        result = await self._sink.batch(batch.sent_by(session.principal))
         session.tell(batch_topic(account), encode(batch.report(result)), publish.correlation)
 
     async def _request(self, session: ClientSession, publish: Publish, topic: MakeRequest) -> None:

@@ -4,19 +4,23 @@ What is no array of at most 5,000 items is refused whole; anything wrong with an
 bytes give the same rows and the same report on every binding.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from bindings.wire.envelopes import decode_around
 from runtime.ports import BatchResult, Rejection
 from things.addresses import own_twin
 from things.errors import Invalid, Malformed, SkepError
+from things.identity import Principal
 from things.jsontext import MAX_MESSAGE_BYTES
 from things.messages import JSONValue, Message, Operation
 from things.times import parse_time
 
 MAX_ITEMS = 5_000
 MAX_ID_CHARS = 128
+SLICE_ITEMS = 256
+"""Items that are read in one turn of the loop, about a millisecond."""
 _LEVELS = 2
 """Around a value: the array and its item."""
 
@@ -46,6 +50,12 @@ class Batch:
     positions: list[int] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
 
+    def sent_by(self, principal: Principal) -> Sequence[Message]:
+        """The messages, from their account as it is now: it may have changed while they were read."""
+        if all(each.principal is principal for each in self.messages):
+            return self.messages
+        return [replace(each, principal=principal) for each in self.messages]
+
     def report(self, result: BatchResult) -> dict[str, JSONValue]:
         """`{"stored","duplicates","rejected":[{"index","messageID","code","detail"}]}`, by rising index."""
         rejected = [
@@ -62,17 +72,19 @@ class Batch:
         }
 
 
-def read_batch(
+async def read_batch(
     payload: bytes, account: str, message_of: Callable[[Item, int], Message], *, max_bytes: int = MAX_MESSAGE_BYTES
 ) -> Batch:
     """Read what an account sent; `message_of` makes the message of an item, given also the bytes that it pays for.
-    Raises Malformed, TooLarge, TooDeep for what is refused whole."""
+    Others have the loop in between. Raises Malformed, TooLarge, TooDeep for what is refused whole."""
     items, check = decode_around(payload or b"null", _LEVELS, max_bytes=max_bytes)
     if not isinstance(items, list) or len(items) > MAX_ITEMS:
         raise Malformed(f"a batch is an array of at most {MAX_ITEMS} publications")
     batch = Batch()
     size = len(payload) // max(len(items), 1)
     for index, each in enumerate(items):
+        if index % SLICE_ITEMS == SLICE_ITEMS - 1:
+            await asyncio.sleep(0)
         try:
             item = _item(each, account)
             check(item.data)

@@ -156,11 +156,11 @@ async def _publish_batch(exchange: Exchange) -> ASGIApp:
 
     left_s = await _paid(exchange, MAX_OWED_S)
     payload = await exchange.body(limit=max_bytes)
-    batch = read_batch(payload, exchange.principal.account, message_of, max_bytes=max_bytes)
+    batch = await read_batch(payload, exchange.principal.account, message_of, max_bytes=max_bytes)
     # Others of this account may have been faster meanwhile.
-    if await _paid(exchange, left_s) < left_s:
-        exchange.stand()
-    return json_reply(batch.report(await exchange.context.sink.batch(batch.messages)))
+    await _paid(exchange, left_s)
+    exchange.stand()
+    return json_reply(batch.report(await exchange.context.sink.batch(batch.sent_by(exchange.principal))))
 
 
 async def _paid(exchange: Exchange, most_s: float) -> float:

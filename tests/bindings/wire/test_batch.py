@@ -1,15 +1,19 @@
 """Batches of publications: what is refused whole, what is refused item by item, and what the report says."""
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bindings.wire.batch import MAX_ITEMS, Item, read_batch
+from bindings.wire.batch import MAX_ITEMS, SLICE_ITEMS, Item, read_batch
 from runtime.ports import BatchResult, Rejection
 from things.errors import Malformed, RateLimited, TooDeep, TooLarge
 from things.identity import AccountType, Principal, Role
 from things.messages import Message, Operation
+
+pytestmark = pytest.mark.anyio
 
 PUMPS = Principal(account="pumps", type=AccountType.AGENT, role=Role.AGENT)
 
@@ -44,8 +48,8 @@ def message_of(read: Item, size: int) -> Message:
     )
 
 
-def read(*items: Any) -> Any:
-    return read_batch(json.dumps(items).encode(), "pumps", message_of)
+async def read(*items: Any) -> Any:
+    return await read_batch(json.dumps(items).encode(), "pumps", message_of)
 
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -61,8 +65,8 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("given", GOOD.values(), ids=GOOD)
-def test_an_item_is_a_message_about_the_twin(given: dict[str, Any]) -> None:
-    batch = read(given)
+async def test_an_item_is_a_message_about_the_twin(given: dict[str, Any]) -> None:
+    batch = await read(given)
 
     assert not batch.rejected
     (message,) = batch.messages
@@ -91,8 +95,8 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("given", "code"), BAD.values(), ids=BAD)
-def test_what_is_wrong_with_an_item_rejects_that_item_alone(given: Any, code: str) -> None:
-    batch = read(item(name="level"), given, item(operation="publish_event"))
+async def test_what_is_wrong_with_an_item_rejects_that_item_alone(given: Any, code: str) -> None:
+    batch = await read(item(name="level"), given, item(operation="publish_event"))
 
     assert [message.operation for message in batch.messages] == [Operation.PUBLISH_PROPERTY, Operation.PUBLISH_EVENT]
     assert [(each.position, each.error.code) for each in batch.rejected] == [(1, code)]
@@ -110,22 +114,22 @@ def test_what_is_wrong_with_an_item_rejects_that_item_alone(given: Any, code: st
         (b"[" + b" " * 300_000 + b"]", TooLarge),
     ],
 )
-def test_what_is_no_array_of_items_is_refused_whole(payload: bytes, error: type[Exception]) -> None:
+async def test_what_is_no_array_of_items_is_refused_whole(payload: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
-        read_batch(payload, "pumps", message_of)
+        await read_batch(payload, "pumps", message_of)
 
 
-def test_an_item_larger_than_a_message_is_rejected_alone_however_large_batches_may_be() -> None:
+async def test_an_item_larger_than_a_message_is_rejected_alone_however_large_batches_may_be() -> None:
     payload = json.dumps([item(), item(data="x" * 300_000)]).encode()
 
-    batch = read_batch(payload, "pumps", message_of, max_bytes=4_194_304)
+    batch = await read_batch(payload, "pumps", message_of, max_bytes=4_194_304)
 
     assert len(batch.messages) == 1
     assert [(each.position, each.error.code) for each in batch.rejected] == [(1, "too-large")]
 
 
-def test_the_report_names_every_rejection_by_its_place_in_the_batch() -> None:
-    batch = read(7, item(messageID="a"), item(messageID="b"))
+async def test_the_report_names_every_rejection_by_its_place_in_the_batch() -> None:
+    batch = await read(7, item(messageID="a"), item(messageID="b"))
     refused = Rejection(1, "b", RateLimited(1.0))
 
     report = batch.report(BatchResult(stored=1, duplicates=0, rejected=[refused]))
@@ -136,3 +140,23 @@ def test_the_report_names_every_rejection_by_its_place_in_the_batch() -> None:
         (2, "b", "rate-limited"),
     ]
     assert all(each["detail"] for each in report["rejected"])
+
+
+async def test_others_have_the_loop_while_a_long_batch_is_read() -> None:
+    payload = json.dumps([item()] * MAX_ITEMS).encode()
+    reading = asyncio.create_task(read_batch(payload, "pumps", message_of, max_bytes=len(payload)))
+    turns = 0
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert len((await reading).messages) == MAX_ITEMS
+    assert turns >= MAX_ITEMS // SLICE_ITEMS
+
+
+async def test_what_was_read_is_sent_by_the_account_as_it_is_when_it_is_stored() -> None:
+    batch, demoted = await read(item(), item()), replace(PUMPS, role=Role.NONE)
+
+    assert batch.sent_by(PUMPS) is batch.messages
+    assert [each.principal for each in batch.sent_by(demoted)] == [demoted, demoted]
+    assert [each.data for each in batch.sent_by(demoted)] == [1, 1]
