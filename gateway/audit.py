@@ -15,7 +15,8 @@ class MessageAudit:
 
     def requested(self, row: LedgerRow, message: Message) -> None:
         act = "action" if row.operation is Operation.INVOKE_ACTION else "write"
-        self.log.record(act, by=row.caller, target=f"{row.thing_id} {row.name}", source=message.origin.source)
+        target, details = f"{row.thing_id} {row.name}", {"request": row.request_id, "binding": message.origin.binding}
+        self.log.record(act, by=row.caller, target=target, source=message.origin.source, details=details)
 
     def called(self, message: Message) -> None:
         target = f"{message.thing_id} {message.name}"

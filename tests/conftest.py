@@ -19,6 +19,8 @@ PASSWORD_COST = {"PASSES": passwords.PASSES, "MEMORY_KIB": passwords.MEMORY_KIB}
 SLOW_S = {"spark": 600, "node": 300, "browser": 300, "trial": 3_600}
 """Seconds for tests that start something large; all others have the `timeout` in pyproject.toml."""
 LARGE = ("spark", "node", "browser")
+LONG = ("trials", "journeys", "skep")
+"""Folders of tests that start programs, and wait for them."""
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 << 30
@@ -47,11 +49,16 @@ def _limit(items: list[pytest.Item]) -> None:
 
 
 def _put_the_longest_first(items: list[pytest.Item]) -> None:
-    """Files that start something large, then those with many tests: with several processes, none is left alone at the
-    end with a long one."""
+    """Files that start something large or programs, then those with many tests: with several processes, none is left
+    alone at the end with a long one."""
     counts = Counter(item.path for item in items)
     large = {item.path for item in items if any(item.get_closest_marker(mark) for mark in LARGE)}
-    items.sort(key=lambda item: (item.path not in large, -counts[item.path], str(item.path)))
+
+    def rank(item: pytest.Item) -> tuple[int, int, str]:
+        is_long = item.path.relative_to(Path(__file__).parent).parts[0] in LONG
+        return 0 if item.path in large else 1 if is_long else 2, -counts[item.path], str(item.path)
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

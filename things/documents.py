@@ -83,6 +83,7 @@ def request_document(row: LedgerRow) -> dict[str, JSONValue]:
         "callerRef": row.caller_ref,
         "operation": row.operation,
         "caller": row.caller,
+        "binding": row.authority.binding or None if row.authority is not None else None,
         "thingID": row.thing_id,
         "name": row.name,
         "input": row.input,

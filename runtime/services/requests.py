@@ -51,10 +51,12 @@ class ListRequests(Input):
 
 
 class ReadRequest(Input):
-    """The runtime's own id of the request, or the caller's reference."""
+    """The runtime's own id of the request, or the reference that its caller gave it: `caller`, who asks if none is
+    named."""
 
     request_id: Text | None = None
     caller_ref: Text | None = None
+    caller: Text | None = None
 
 
 class ReadInbox(Input):
@@ -138,7 +140,7 @@ class RequestsService(MethodService):
         if request_id is not None:
             row = await self._ledger.get(request_id)
         elif reference is not None:
-            row = await self._ledger.by_reference(principal.account, reference)
+            row = await self._ledger.by_reference(given.caller or principal.account, reference)
         else:
             raise Invalid("give `requestID` or `callerRef`")
         if row is None or not self._may_see(principal, row):

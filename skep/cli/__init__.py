@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "watch": ("skep.cli.watch:watch", "Follow values and events as they come."),
     "invoke": ("skep.cli.invoke:invoke", "Ask a Thing to act."),
     "requests": ("skep.cli.requests:requests", "Requests and how they went."),
+    "trace": ("skep.cli.trace:trace", "Follow one request through all that it passed."),
     "history": ("skep.cli.history:history", "What Things said before; sealing it for Spark."),
     "lake": ("skep.cli.lake:lake", "The sealed history: how it stands, merging, checks."),
     "asof": ("skep.cli.asof:asof", "The value of everything at a moment of the past."),

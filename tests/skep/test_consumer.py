@@ -118,6 +118,8 @@ async def test_changes_are_watched_as_they_come(agent: Agent, ann: Consumer) -> 
 
     async def watch(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         async for change in ann.watch("dtw:pumps:*", latest=True):
+            if change.name in ("online", "lastSeen"):  # of the runtime, with the latest values
+                continue
             seen.append(change)
             if len(seen) == 1:
                 task_status.started()

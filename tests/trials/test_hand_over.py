@@ -33,7 +33,7 @@ from twin.store import open_twin
 
 pytestmark = pytest.mark.anyio
 
-SHORT = 30
+SHORT = 12
 LONG = int(os.environ.get("SKEP_TRIAL_HAND_OVERS", "300"))
 BRIEF_S = 1.0
 LATEST_KILL_S = 0.06
