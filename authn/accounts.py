@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, Operationa
 from sqlmodel import Field, Session, SQLModel, col, delete, select
 
 from authn.credentials import Credential, CredentialKind
+from authn.migrations import TABLE as MIGRATED
 from authn.migrations import applied_at, migrate
 from things.errors import Conflict, StorageDamaged, StorageFailed, StorageFull
 from things.identity import AccountType
@@ -123,6 +124,9 @@ class _DeviceRequestRow(_Row, table=True):
     updated: int = Field(sa_type=BigInteger)
     source: str | None
 
+
+TABLES = (*_METADATA.tables, "revisions", MIGRATED)
+"""The names of all tables."""
 
 _T = TypeVar("_T")
 

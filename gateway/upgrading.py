@@ -89,4 +89,4 @@ def _copied(copy: Path, number: int | None, target: Path) -> None:
         return
     with closing(sqlite3.connect(target, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(SET_LAST_SEQ, (number,))
+        connection.execute(SET_LAST_SEQ, {"seq": number})

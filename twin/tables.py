@@ -7,6 +7,7 @@ two. Columns hold text, numbers and nothing else (JSON as text), so that prepare
 from sqlalchemy import BigInteger, Column, Connection, Float, Integer, String, Table
 from sqlmodel import Field, SQLModel
 
+from twin.migrations import TABLE as MIGRATED
 from twin.migrations import Migration
 
 Big = BigInteger().with_variant(Integer, "sqlite")
@@ -134,6 +135,16 @@ class ChangeRow(SQLModel, table=True):
 def table(model: type[SQLModel]) -> Table:
     """The Core table of a model."""
     return SQLModel.metadata.tables[str(model.__tablename__)]
+
+
+TABLES = (
+    *(
+        str(model.__tablename__)
+        for model in (EntryRow, TDVersionRow, LatestRow, MarkRow, RequestRow, TransitionRow, PresenceRow, ChangeRow)
+    ),
+    MIGRATED,
+)
+"""The names of all of them."""
 
 
 def _first(connection: Connection) -> None:

@@ -17,16 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gateway.backup import postgresql
 from gateway.backup.contents import LAKE, SECRET
 from gateway.backup.copying import PIECE
 from gateway.backup.folders import SHARED
 from gateway.backup.manifest import NAME, Entry, Manifest, manifest_of
 from gateway.backup.places import Source
+from gateway.config import Config
 from gateway.home import BEGUN, RESTORING, held
 from gateway.inventory import FILE, HISTORY, RESTORED, TWIN, read_inventory, write_inventory
 from gateway.sqlite_files import is_readable
 from gateway.stocktaking import AUTHORITY, KEYS, ROW_IDS
-from things.errors import Conflict, StorageDamaged
+from things.errors import Conflict, Invalid, StorageDamaged
 from things.whole_files import sync
 from twin.ledger.store import LAST_SEQ, SET_LAST_SEQ
 
@@ -47,6 +49,8 @@ class Restored:
     has_keys: bool
     aside: str | None
     """The folder inside the home with what was there before."""
+    schema_aside: str | None
+    """The same of the database server."""
 
 
 def verify(source: Source) -> tuple[Manifest, Sequence[str]]:
@@ -98,6 +102,9 @@ def restore(source: Source, home: Path, *, replace: bool = False, keys: bool = T
             _written(source, manifest, draft, keys=keys)
             has_keys = manifest.has_keys and keys
             _advanced(draft, manifest, has_keys=has_keys)
+            # As late as can be: a home and a server cannot change as one. Killed after this, nothing of the home has,
+            # and the restore is asked for again.
+            schema_aside = _onto_server(source, manifest, draft, replace=replace)
         except BaseException:
             shutil.rmtree(draft)
             raise
@@ -111,7 +118,7 @@ def restore(source: Source, home: Path, *, replace: bool = False, keys: bool = T
         sync(home)
         placing.rmdir()
         sync(home)
-    return Restored(manifest=manifest, has_keys=has_keys, aside=aside)
+    return Restored(manifest=manifest, has_keys=has_keys, aside=aside, schema_aside=schema_aside)
 
 
 def _standing(home: Path) -> Sequence[Path]:
@@ -135,7 +142,8 @@ def _set_aside(home: Path) -> str | None:
 
 
 def _written(source: Source, manifest: Manifest, draft: Path, *, keys: bool) -> None:
-    wanted = {entry.path: entry for entry in manifest.files if keys or entry.path.partition("/")[0] not in SECRET}
+    without = (postgresql.FOLDER,) if keys else (postgresql.FOLDER, *SECRET)
+    wanted = {entry.path: entry for entry in manifest.files if entry.path.partition("/")[0] not in without}
     for path, content in source.contents():
         entry = wanted.pop(path, None)
         if entry is not None:
@@ -148,6 +156,28 @@ def _written(source: Source, manifest: Manifest, draft: Path, *, keys: bool) -> 
             raise StorageDamaged(f"{entry.path} was damaged already when the backup was taken")
     for folder in (*(path for path in draft.rglob("*") if path.is_dir()), draft):
         sync(folder)
+
+
+def _onto_server(source: Source, manifest: Manifest, home: Path, *, replace: bool) -> str | None:
+    """Put what the backup has of a database server onto the one that the home is configured for; the schema with what
+    was there. Raises Invalid where it is configured for none, Conflict, StorageDamaged, StorageFailed."""
+    paths = {entry.path for entry in manifest.files if entry.path.startswith(f"{postgresql.FOLDER}/")}
+    if not paths:
+        return None
+    url = Config.load(home).database_url
+    if url is None:
+        raise Invalid("the backup has tables of a PostgreSQL server, and none is configured: set SKEP_DATABASE_URL")
+    # It comes before the tables, whatever the source.
+    said = next((content.read() for path, content in source.contents() if path == postgresql.TABLES), b"")
+    tables = postgresql.Tables.of(said)
+    files = {postgresql.path_of(name): name for name in tables.columns}
+    if paths != {*files, postgresql.TABLES}:
+        raise StorageDamaged(f"{postgresql.TABLES} of the backup names other tables than it has")
+    with postgresql.draft(url, tables, replace=replace) as empty:
+        for path, content in source.contents():
+            if path in files:
+                empty.fill(files[path], content)
+        return empty.place(ahead=AHEAD, replace=replace)
 
 
 def _put(entry: Entry, content: IO[bytes], place: Path) -> None:
@@ -200,7 +230,7 @@ def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
         with closing(sqlite3.connect(draft / TWIN, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous=FULL")
             last = max(number or 0 for number in connection.execute(LAST_SEQ).fetchone())
-            connection.execute(SET_LAST_SEQ, (last + AHEAD,))
+            connection.execute(SET_LAST_SEQ, {"seq": last + AHEAD})
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     prefix = f"{HISTORY}/"
     inventory.stores = {

@@ -14,12 +14,14 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from gateway.backup import postgresql
 from gateway.backup.archives import archive_writing, is_archive
 from gateway.backup.contents import LAKE, NOTE, files_of
-from gateway.backup.copying import Pace
+from gateway.backup.copying import Pace, new_file
 from gateway.backup.folders import BackupFolder, opened_folder
 from gateway.backup.manifest import Entry, Manifest
 from gateway.backup.places import Writing
@@ -148,6 +150,8 @@ class _Copying:
             if path == FILE and self._config.history.lake is None:
                 lake = sealed_lake(self._home / LAKE, self.gateway)
                 entries += self._lake(writing, lake)
+            if path == FILE and self._config.database_url is not None:
+                entries += self._server(writing, self._config.database_url)
         manifest = Manifest(
             installation=self._installation,
             gateway=self.gateway,
@@ -167,11 +171,6 @@ class _Copying:
         found = {}
         if self._config.history.lake is not None:
             found["lake"] = self._config.history.lake
-        if self._config.database_url is not None:
-            found["database"] = (
-                "accounts, directory, latest values and requests are on a PostgreSQL server; just before each backup: "
-                "pg_dump --format=custom --file=skep.dump DATABASE"
-            )
         return found
 
     def _copied(self, writing: Writing, path: str) -> Entry:
@@ -186,18 +185,33 @@ class _Copying:
                     whole = content.read().rpartition(b"\n")
                     return writing.add(path, io.BytesIO(whole[0] + whole[1]), modified=status.st_mtime_ns)
                 return writing.add(path, content, mode=status.st_mode & 0o755, modified=status.st_mtime_ns)
+        return self._made(writing, path, partial(self._database, path))
+
+    def _made(self, writing: Writing, path: str, make: Callable[[Path], None]) -> Entry:
+        """A file that is written for the backup, in its place or to be copied there."""
         place = writing.place_for(path)
         if place is not None:
-            self._database(path, place)
+            make(place)
             return writing.added(path)
         scratch = self._home / _SCRATCH
         scratch.mkdir(mode=0o700, exist_ok=True)
         place = scratch / "database"
-        self._database(path, place)
+        make(place)
         with place.open("rb") as content:
             entry = writing.add(path, content)
         place.unlink()
         return entry
+
+    def _server(self, writing: Writing, url: str) -> Iterator[Entry]:
+        with postgresql.snapshot(url) as standing:
+            self._seq = standing.seq
+            yield writing.add(postgresql.TABLES, io.BytesIO(standing.tables.text()))
+            for table in standing.tables.columns:
+                yield self._made(writing, postgresql.path_of(table), partial(self._table, standing, table))
+
+    def _table(self, standing: postgresql.Snapshot, table: str, target: Path) -> None:
+        with new_file(target) as file:
+            standing.copy(table, file, self._pace)
 
     def _database(self, path: str, target: Path) -> None:
         """Copy a database as it is at one moment; its writers do not wait."""

@@ -174,7 +174,8 @@ def restore(
     source = source_of(backup_path, passphrase_of(passphrase_file))
     found = restored_of(source, home, replace=replace, keys=not without_keys)
     if as_json:
-        print_json({**_summary(found.manifest), "keys": found.has_keys, "aside": found.aside})
+        aside = {"aside": found.aside, "schemaAside": found.schema_aside}
+        print_json({**_summary(found.manifest), "keys": found.has_keys, **aside})
         return
     manifest = found.manifest
     click.echo(
@@ -182,6 +183,8 @@ def restore(
     )
     if found.aside is not None:
         click.echo(plain(f"what was there is in {home / found.aside}"))
+    if found.schema_aside is not None:
+        click.echo(f"what was on the database server is in its schema {found.schema_aside}")
     if not found.has_keys:
         click.echo("without keys: new ones are made at the start; every token and certificate has ended")
     for what, where in manifest.outside.items():

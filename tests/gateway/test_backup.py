@@ -48,7 +48,7 @@ THING = "dtw:works:pump-1"
 PASSPHRASE = "correct horse battery staple"
 
 
-async def _used(runtime: Skep) -> tuple[Account, Account]:
+async def used(runtime: Skep) -> tuple[Account, Account]:
     """A Thing, a latest value, twenty events of which ten are sealed, a request that waits."""
     works, mia = await runtime.add("works", "agent"), await runtime.add("mia")
     described = ThingDescription.of(PUMP, agent=True)
@@ -70,12 +70,12 @@ def _client(runtime: Skep, account: Account) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=runtime.http, headers=headers, trust_env=False, timeout=30)
 
 
-async def _taken(home: Path, to: Path, **options: Any) -> Taken:
+async def taken_of(home: Path, to: Path, **options: Any) -> Taken:
     work = partial(take, home, to, config=options.pop("config", Config()), **options)
     return await anyio.to_thread.run_sync(work)
 
 
-async def _said(runtime: Skep) -> Mapping[str, Any]:
+async def said(runtime: Skep) -> Mapping[str, Any]:
     """What a consumer sees: Things, values, rows, requests, accounts."""
     twin = runtime.running.stores.twin
     return {
@@ -98,9 +98,9 @@ async def test_backup_of_a_running_home_is_restored_as_an_equal_one(
 ) -> None:
     home, to, new = tmp_path / "home", tmp_path / "to" / name, tmp_path / "new"
     async with skep(home) as runtime:
-        works, _ = await _used(runtime)
-        before = await _said(runtime)
-        taken = await _taken(home, to, passphrase=passphrase)
+        works, _ = await used(runtime)
+        before = await said(runtime)
+        taken = await taken_of(home, to, passphrase=passphrase)
         last_row, seq = runtime.running.stores.twin.history.last_row, runtime.running.stores.twin.ledger.last_seq
 
     manifest, problems = verify(source_of(to, passphrase))
@@ -110,7 +110,7 @@ async def test_backup_of_a_running_home_is_restored_as_an_equal_one(
     assert (manifest.last_row, manifest.seq, taken.last_row) == (last_row, seq, last_row)
     assert restored.has_keys
     async with skep(new) as runtime:
-        assert await _said(runtime) == before
+        assert await said(runtime) == before
         assert not read_notes(new)
         async with _client(runtime, works) as agent:
             (await agent.post("/agent/things/pump-1/events/alarm", json="20")).raise_for_status()
@@ -128,9 +128,9 @@ async def test_backup_of_a_running_home_is_restored_as_an_equal_one(
 async def test_numbers_go_on_ahead_through_further_restarts(tmp_path: Path) -> None:
     home, to, new = tmp_path / "home", tmp_path / "site.tar", tmp_path / "new"
     async with skep(home) as runtime:
-        await _used(runtime)
+        await used(runtime)
         last_row, seq = runtime.running.stores.twin.history.last_row, runtime.running.stores.twin.ledger.last_seq
-        await _taken(home, to)
+        await taken_of(home, to)
 
     restore(source_of(to, None), new)
 
@@ -144,8 +144,8 @@ async def test_numbers_go_on_ahead_through_further_restarts(tmp_path: Path) -> N
 async def test_without_keys_everybody_needs_new_credentials(tmp_path: Path) -> None:
     home, to, new = tmp_path / "home", tmp_path / "site.tar", tmp_path / "new"
     async with skep(home) as runtime:
-        works, _ = await _used(runtime)
-        await _taken(home, to, keys=False)
+        works, _ = await used(runtime)
+        await taken_of(home, to, keys=False)
 
     restored = restore(source_of(to, None), new)
 
@@ -162,7 +162,7 @@ async def test_without_keys_everybody_needs_new_credentials(tmp_path: Path) -> N
 async def test_keys_of_a_backup_can_be_left_behind(tmp_path: Path) -> None:
     home, to, new = tmp_path / "home", tmp_path / "site.tar", tmp_path / "new"
     async with skep(home):
-        await _taken(home, to)
+        await taken_of(home, to)
 
     restored = restore(source_of(to, None), new, keys=False)
 
@@ -173,11 +173,11 @@ async def test_keys_of_a_backup_can_be_left_behind(tmp_path: Path) -> None:
 async def test_parts_of_the_lake_are_copied_once(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "backups"
     async with skep(home) as runtime:
-        await _used(runtime)
-        await _taken(home, to)
+        await used(runtime)
+        await taken_of(home, to)
         before = {path: path.stat().st_mtime_ns for path in (to / "shared").rglob("*") if path.is_file()}
         await runtime.running.sealing.seal()
-        await _taken(home, to)
+        await taken_of(home, to)
 
     after = {path: path.stat().st_mtime_ns for path in (to / "shared").rglob("*") if path.is_file()}
     assert before
@@ -189,8 +189,8 @@ async def test_parts_of_the_lake_are_copied_once(tmp_path: Path) -> None:
 async def test_only_the_newest_stay_with_what_they_need(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "backups"
     async with skep(home) as runtime:
-        await _used(runtime)
-        names = [(await _taken(home, to, keep=2)).name for _ in range(4)]
+        await used(runtime)
+        names = [(await taken_of(home, to, keep=2)).name for _ in range(4)]
 
     assert found_folder(to, Keyring(None)).names() == names[2:]
     assert not verify(source_of(to, None))[1]
@@ -202,7 +202,7 @@ async def test_the_last_one_taken_is_the_newest_whatever_the_clock_says(tmp_path
     home, to = tmp_path / "home", tmp_path / "backups"
     async with skep(home):
         names = [
-            (await _taken(home, to, keep=2, clock=lambda at=at: at)).name
+            (await taken_of(home, to, keep=2, clock=lambda at=at: at)).name
             for at in (3_000_000_000_000_000, 2_000_000_000_000_000, 1_000_000_000_000_000)
         ]
 
@@ -212,14 +212,14 @@ async def test_the_last_one_taken_is_the_newest_whatever_the_clock_says(tmp_path
 async def test_a_part_that_is_damaged_in_the_folder_is_named_and_copied_again(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "backups"
     async with skep(home) as runtime:
-        await _used(runtime)
-        await _taken(home, to)
+        await used(runtime)
+        await taken_of(home, to)
         part = max((to / "shared").glob("??/*"), key=lambda path: path.stat().st_size)
         part.write_bytes(b"noise")
         (problem,) = verify(source_of(to, None))[1]
         assert part.name in problem
 
-        await _taken(home, to)
+        await taken_of(home, to)
 
     for name in found_folder(to, Keyring(None)).names():
         assert not verify(source_of(to / name, None))[1]
@@ -228,12 +228,12 @@ async def test_a_part_that_is_damaged_in_the_folder_is_named_and_copied_again(tm
 async def test_a_damaged_manifest_keeps_nothing_from_being_backed_up(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "backups"
     async with skep(home) as runtime:
-        await _used(runtime)
-        first, second = (await _taken(home, to)).name, (await _taken(home, to)).name
+        await used(runtime)
+        first, second = (await taken_of(home, to)).name, (await taken_of(home, to)).name
         (to / second / "manifest.json").write_bytes(b"noise")
         shared = sorted((to / "shared").glob("??/*"))
 
-        taken = await _taken(home, to, keep=2)
+        taken = await taken_of(home, to, keep=2)
 
     assert taken.removed == (first,)
     assert set(shared) <= set((to / "shared").glob("??/*"))
@@ -244,18 +244,18 @@ async def test_another_passphrase_or_none_is_refused(tmp_path: Path) -> None:
     home, folder, file = tmp_path / "home", tmp_path / "backups", tmp_path / "site.tar"
     async with skep(home):
         for to in (folder, file):
-            await _taken(home, to, passphrase=PASSPHRASE)
+            await taken_of(home, to, passphrase=PASSPHRASE)
             for given in (None, "another passphrase"):
                 with pytest.raises(Forbidden):
                     verify(source_of(to, given))
                 with pytest.raises(Forbidden):
                     restore(source_of(to, given), tmp_path / "new")
         with pytest.raises(Forbidden):
-            await _taken(home, folder, passphrase="another passphrase")
+            await taken_of(home, folder, passphrase="another passphrase")
         with pytest.raises(Conflict):
-            await _taken(home, folder)
+            await taken_of(home, folder)
         with pytest.raises(Invalid):
-            await _taken(home, tmp_path / "other", passphrase="short")
+            await taken_of(home, tmp_path / "other", passphrase="short")
 
     assert not any((tmp_path / "new").glob("*")) if (tmp_path / "new").exists() else True
     everything = b"".join(path.read_bytes() for path in [file, *folder.rglob("*")] if path.is_file())
@@ -266,15 +266,15 @@ async def test_another_passphrase_or_none_is_refused(tmp_path: Path) -> None:
 async def test_folder_of_another_installation_is_refused(tmp_path: Path) -> None:
     to = tmp_path / "backups"
     async with skep(tmp_path / "one"):
-        await _taken(tmp_path / "one", to)
+        await taken_of(tmp_path / "one", to)
     (tmp_path / "things").mkdir()
     (tmp_path / "things" / "letter").touch()
 
     async with skep(tmp_path / "two"):
         with pytest.raises(Conflict):
-            await _taken(tmp_path / "two", to)
+            await taken_of(tmp_path / "two", to)
         with pytest.raises(Conflict):
-            await _taken(tmp_path / "two", tmp_path / "things")
+            await taken_of(tmp_path / "two", tmp_path / "things")
 
     assert len(found_folder(to, Keyring(None)).names()) == 1
 
@@ -288,8 +288,8 @@ async def test_every_damaged_file_is_noticed_and_nothing_is_restored(
 ) -> None:
     home, to, new = tmp_path / "home", tmp_path / "to" / name, tmp_path / "new"
     async with skep(home) as runtime:
-        await _used(runtime)
-        await _taken(home, to, passphrase=passphrase)
+        await used(runtime)
+        await taken_of(home, to, passphrase=passphrase)
     files = sorted(path for path in to.rglob("*") if path.is_file()) if to.is_dir() else [to] * 6
 
     for number, path in enumerate(files):
@@ -321,8 +321,8 @@ def _is_refused(to: Path, passphrase: str | None, new: Path) -> bool:
 async def test_home_in_use_is_left_alone_and_one_with_content_is_set_aside_if_wanted(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "site.tar"
     async with skep(home) as runtime:
-        await _used(runtime)
-        await _taken(home, to)
+        await used(runtime)
+        await taken_of(home, to)
         with pytest.raises(Locked):
             restore(source_of(to, None), home, replace=True)
     with pytest.raises(Conflict):
@@ -336,8 +336,8 @@ async def test_home_in_use_is_left_alone_and_one_with_content_is_set_aside_if_wa
     assert restored.aside == "before-restore-1"
     assert (home / restored.aside / "accounts.db").read_bytes() == old
     async with skep(home) as runtime:
-        assert (await _said(runtime))["accounts"] == ["mia", "works"]
-        await _taken(home, tmp_path / "again.tar")
+        assert (await said(runtime))["accounts"] == ["mia", "works"]
+        await taken_of(home, tmp_path / "again.tar")
     with tarfile.open(tmp_path / "again.tar") as archive:
         assert not [name for name in archive.getnames() if "before-restore" in name or name.endswith(BEGUN)]
     assert not (home / restored.aside / BEGUN).exists()
@@ -346,9 +346,9 @@ async def test_home_in_use_is_left_alone_and_one_with_content_is_set_aside_if_wa
 async def test_restore_that_was_killed_while_it_moved_files_is_run_again(tmp_path: Path) -> None:
     home, to, new = tmp_path / "home", tmp_path / "site.tar", tmp_path / "new"
     async with skep(home) as runtime:
-        await _used(runtime)
-        before = await _said(runtime)
-        await _taken(home, to)
+        await used(runtime)
+        before = await said(runtime)
+        await taken_of(home, to)
     restore(source_of(to, None), new)
     (new / RESTORING).mkdir()
     (new / "accounts.db").rename(new / RESTORING / "accounts.db")
@@ -361,13 +361,13 @@ async def test_restore_that_was_killed_while_it_moved_files_is_run_again(tmp_pat
     restore(source_of(to, None), new, replace=True)
 
     async with skep(new) as runtime:
-        assert await _said(runtime) == before
+        assert await said(runtime) == before
 
 
 async def test_unfinished_backups_are_no_backups_and_go_with_the_next(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "backups"
     async with skep(home):
-        first = (await _taken(home, to)).name
+        first = (await taken_of(home, to)).name
         killed = to / ".000009-20260101T000000Z.partial"
         shutil.copytree(to / first, killed)
         (to / "000009-20260101T000000Z").mkdir()
@@ -375,7 +375,7 @@ async def test_unfinished_backups_are_no_backups_and_go_with_the_next(tmp_path: 
         assert found_folder(to, Keyring(None)).names() == [first]
         with pytest.raises(NotFound):
             source_of(to / "000009-20260101T000000Z", None)
-        await _taken(home, to)
+        await taken_of(home, to)
 
     assert not killed.exists()
 
@@ -383,13 +383,13 @@ async def test_unfinished_backups_are_no_backups_and_go_with_the_next(tmp_path: 
 async def test_a_backup_that_fails_leaves_nothing(tmp_path: Path) -> None:
     home, folder, file = tmp_path / "home", tmp_path / "backups", tmp_path / "site.tar"
     async with skep(home) as runtime:
-        await _used(runtime)
+        await used(runtime)
         await runtime.running.sealing.seal()
         part = next((home / "lake" / "readings").rglob("*.parquet"))
         part.write_bytes(part.read_bytes()[:-1] + b"?")
         for to in (folder, file):
             with pytest.raises(StorageDamaged, match="damaged"):
-                await _taken(home, to)
+                await taken_of(home, to)
 
     assert not found_folder(folder, Keyring(None)).names()
     assert sorted(os.listdir(tmp_path)) == ["backups", "home"]
@@ -423,8 +423,8 @@ async def test_home_that_never_ran_and_one_inside_its_lake_are_refused(tmp_path:
 async def test_backups_inside_the_home_do_not_hold_each_other(tmp_path: Path) -> None:
     home, to = tmp_path / "home", tmp_path / "home" / "kept" / "here"
     async with skep(home):
-        first, second = await _taken(home, to), await _taken(home, to)
-        third = await _taken(home, tmp_path / "site.tar")
+        first, second = await taken_of(home, to), await taken_of(home, to)
+        third = await taken_of(home, tmp_path / "site.tar")
 
     assert first.files == second.files == third.files
 
@@ -433,8 +433,8 @@ async def test_lake_elsewhere_is_named_as_missing(tmp_path: Path) -> None:
     home, to, lake = tmp_path / "home", tmp_path / "site.tar", tmp_path / "lake"
     history = {"lake": str(lake)}
     async with skep(home, history=history) as runtime:
-        await _used(runtime)
-        await _taken(home, to, config=Config.of({"history": history}))
+        await used(runtime)
+        await taken_of(home, to, config=Config.of({"history": history}))
 
     manifest, _ = verify(source_of(to, None))
     restore(source_of(to, None), tmp_path / "new")
@@ -505,7 +505,7 @@ def _tables(home: Path, name: str) -> Mapping[str, Sequence[Any]]:
 async def test_restored_databases_are_equal_row_by_row(tmp_path: Path) -> None:
     home, to, new = tmp_path / "home", tmp_path / "site.tar", tmp_path / "new"
     async with skep(home) as runtime:
-        await _used(runtime)
+        await used(runtime)
     with held(home):
         take(home, to, config=Config())
 

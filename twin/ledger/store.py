@@ -29,8 +29,9 @@ _MARK = "ledger"
 LAST_SEQ = f"""SELECT (SELECT max(seq) FROM transitions), (SELECT max(opened) FROM requests),
 (SELECT value FROM marks WHERE name = '{_MARK}')"""
 """The greatest of these, without those that are NULL, is the last sequence number that was given."""
-SET_LAST_SEQ = f"INSERT OR REPLACE INTO marks (name, value) VALUES ('{_MARK}', ?)"
-"""For a SQLite file that is not open."""
+SET_LAST_SEQ = f"""INSERT INTO marks (name, value) VALUES ('{_MARK}', :seq)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
+"""For a database that no runtime has open."""
 
 
 class LedgerStore:
