@@ -114,18 +114,12 @@ class Certificates:
         """A context for clients on this machine (CLI, tests): trusts the local authority."""
         return ssl.create_default_context(cafile=str(self.ca_file))
 
-    def rotate(self) -> None:
-        """Make (or, with own files, read again) the server certificate and serve it to new connections."""
-        if self._own is None:
-            self._make_server()
-        self.read()
-        self.serve()
-        log.info("the server certificate was renewed", extra={"expires": self.expires().isoformat()})
-
-    def prepare(self, names: Sequence[str]) -> bool:
-        """Make a server certificate for these names unless the one there has them all; for a thread, since it syncs
-        files. True: `serve` is to follow, in the loop. A name that is gone stays until the next one is made."""
-        self._names = tuple(names)
+    def prepare(self, names: Sequence[str] | None = None) -> bool:
+        """Make a server certificate unless the one there has these names (those of before, if none are given) and is
+        in the first two thirds of its life; for a thread, since it syncs files. True: `serve` is to follow, in the
+        loop. A name that is gone stays until the next one is made. Raises SkepError, OSError."""
+        if names is not None:
+            self._names = tuple(names)
         if self._own is not None or not self._is_due():
             return False
         self._make_server()
@@ -161,13 +155,6 @@ class Certificates:
         # A context keeps a pair for each kind of key: an RSA certificate would stand beside the ECDSA one before it.
         for context in self._contexts:
             context.sni_callback = show
-
-    def renew_if_due(self) -> bool:
-        """Rotate when two thirds of the life are over; to be called about once a day. True if it did."""
-        if self._own is not None or not self._is_due():
-            return False
-        self.rotate()
-        return True
 
     def expires(self) -> datetime:
         """When what is served ends."""

@@ -15,7 +15,7 @@ from gateway.queues import Queues
 from gateway.retention import Retention
 from gateway.stores import Stores
 from gateway.upkeep import Upkeep
-from things.errors import SkepError
+from things.errors import SkepError, StorageFailed
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class Chores:
                     await chore()
                 except SkepError as error:
                     log.error("housekeeping put off", extra={"code": error.code, "detail": error.detail})
+                except OSError as error:  # a full disk, at the moment a certificate is renewed
+                    log.error("housekeeping put off", extra={"code": StorageFailed.code, "detail": str(error)})
 
     async def _removing(self, chore: Callable[[], Awaitable[object]]) -> None:
         """What lets files go waits while a backup is taken, which copies what it has listed."""
@@ -60,5 +62,6 @@ class Chores:
                 await chore()
 
     async def _renew(self) -> None:
-        if self.certificates.renew_if_due():
+        if await anyio.to_thread.run_sync(self.certificates.prepare):
+            self.certificates.serve()
             log.info("server certificate renewed", extra={"until": self.certificates.expires().isoformat()})

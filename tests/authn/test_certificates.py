@@ -121,7 +121,7 @@ async def test_an_expired_client_certificate_is_refused(tmp_path: Path) -> None:
         assert answer == ""
 
 
-async def test_rotation_serves_new_connections_and_leaves_open_ones_alone(tmp_path: Path) -> None:
+async def test_a_renewed_one_is_shown_to_new_connections_and_open_ones_go_on(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "certs", Clock())
     async with Listener(certificates) as listener, asyncio.timeout(30):
         context = certificates.client_context()
@@ -130,7 +130,8 @@ async def test_rotation_serves_new_connections_and_leaves_open_ones_alone(tmp_pa
         )
         before = writer.get_extra_info("peercert")["serialNumber"]
 
-        certificates.rotate()
+        assert certificates.prepare(["localhost", "gw.lan"])
+        certificates.serve()
 
         assert (await ask(listener.port, certificates.client_context()))[1] != before
         writer.write(b"?\n")
@@ -170,9 +171,9 @@ def test_the_certificate_is_renewed_at_two_thirds_of_its_life(tmp_path: Path) ->
     before = certificates.expires()
 
     clock.now += 200 * DAY_US
-    early = certificates.renew_if_due()
+    early = certificates.prepare()
     clock.now += 60 * DAY_US
-    late = certificates.renew_if_due()
+    late = certificates.prepare()
 
     assert (early, late) == (False, True)
     assert certificates.expires() > before
@@ -189,7 +190,7 @@ def test_own_certificates_are_served_watched_and_not_renewed(tmp_path: Path) -> 
     clock.now += 40 * DAY_US
     ended = certificates.warnings()
 
-    assert certificates.renew_if_due() is False
+    assert certificates.prepare() is False
     assert [text.split()[3] for text in soon] == ["expires"]
     assert [text.split()[3] for text in ended] == ["expired"]
 
