@@ -238,12 +238,6 @@ class Security(Section):
     certificate_key: str | None = Field(None, description="its key (PEM, 0600, no passphrase)")
     policies: str | None = Field(None, description="folder of policy files; {home}/policies if empty")
 
-    @model_validator(mode="after")
-    def _is_pair(self) -> "Security":
-        if bool(self.certificate) != bool(self.certificate_key):
-            raise ValueError("certificate and certificate_key go together")
-        return self
-
 
 class AuditLog(Section):
     """Who is told, outside the data folder, how far the audit log has come."""

@@ -15,7 +15,7 @@ from authn.audit import Audit
 from authn.certificates import Certificates
 from authn.served import ServerFiles, read_pair
 from gateway.config import Config
-from things.errors import SkepError
+from things.errors import ConfigInvalid, SkepError
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,11 @@ EVERY_S = 2.0
 
 
 def own_certificate(config: Config) -> ServerFiles | None:
-    """Where the owner's certificate lies; None where the local authority makes one."""
+    """Where the owner's certificate lies; None where the local authority makes one. Raises ConfigInvalid for one of the
+    two alone; the configuration takes that, since `skep config set` sets one after the other."""
     certificate, key = config.security.certificate, config.security.certificate_key
+    if bool(certificate) != bool(key):
+        raise ConfigInvalid("security.certificate and security.certificate_key go together")
     return ServerFiles(certificate=Path(certificate), key=Path(key)) if certificate and key else None
 
 

@@ -30,12 +30,16 @@ def config() -> None:
 @config.command(epilog="Example: skep config check --home ./site")
 @_home
 def check(home: Path | None) -> None:
-    """Check skep.toml and what the environment lays over it. Exit code 7: a runtime would refuse it."""
+    """Check skep.toml, what the environment lays over it, and the own certificate that it names. Exit code 7: a runtime
+    would refuse it."""
     from gateway.config import FILE_NAME, Config, settings
+    from gateway.server_certificate import lying, own_certificate
 
     folder = _folder(home)
     said = settings(folder)
-    Config.of(said)
+    config = Config.of(said)
+    if own_certificate(config) is not None:
+        lying(folder, config)
     where = FILE_NAME if (folder / FILE_NAME).exists() else f"no {FILE_NAME}"
     laid = sum(origin != FILE_NAME for origin in said.origins.values())
     click.echo(f"fine: {where}, {len(said.origins)} keys set" + (f", {laid} of them not there" if laid else ""))

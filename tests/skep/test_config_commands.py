@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from skep.cli import main
+from tests.pairs import make_pair, own_files
 
 MINE = """\
 # of the pump house
@@ -117,3 +118,25 @@ def test_file_that_is_no_toml_is_left_alone(home: Path, capsys: pytest.CaptureFi
     assert _config(home, "set", "mqtt.engine", "native") == 7
     assert "skep.toml: " in capsys.readouterr().err
     assert (home / "skep.toml").read_text() == "[mqtt\n"
+
+
+def test_an_own_certificate_that_cannot_be_served_is_found_before_a_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, home = own_files(tmp_path / "own"), tmp_path / "home"
+    make_pair(files)
+
+    def check() -> tuple[int, str]:
+        capsys.readouterr()
+        return _config(home, "check"), capsys.readouterr().err
+
+    assert _config(home, "set", "security.certificate", str(files.certificate)) == 0
+    half = check()
+    assert _config(home, "set", "security.certificate_key", str(files.key)) == 0
+    good = check()
+    files.key.write_text("none")
+    bad = check()
+
+    assert half == (7, "config-invalid: security.certificate and security.certificate_key go together\n")
+    assert good == (0, "")
+    assert bad == (7, f"config-invalid: {files.key} does not hold a private key in PEM\n")
