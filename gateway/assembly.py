@@ -71,6 +71,7 @@ from twin.history.retention import HotBudget
 from twin.history_service import HistoryService
 from twin.lake.client import LakeClient
 from twin.lake_tables import beside
+from twin.models_service import ModelsService
 from twin.rdf.index import RdfIndex
 from twin.readings import Readings
 from twin.search import Search
@@ -305,6 +306,7 @@ class Assembly:
             RequestsService(twin.ledger, authorizer),
             LakeService(self.lake, self.sealing, self.retention.rules),
             DirectoryService(twin.directory, self._may, views, search, self.rdf),
+            ModelsService(twin.models, self._may),
             ValuesService(
                 twin.directory,
                 twin.values,

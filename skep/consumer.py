@@ -7,12 +7,13 @@ so that a repeated call after a broken connection is the same request.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -26,7 +27,7 @@ from things.delivery import State
 from things.errors import SkepError, Unavailable
 from things.jsontext import decode, encode
 from things.names import checked_name
-from things.service_ids import DIRECTORY, REQUESTS, is_service
+from things.service_ids import DIRECTORY, MODELS, REQUESTS, is_service
 from things.times import from_datetime, parse_time, rfc3339, to_datetime
 
 THINGS_A_PAGE = 100
@@ -213,6 +214,28 @@ class Consumer:
         path = f"/rpc/{encode_segment(thing_id)}/{encode_segment(checked_name(method))}"
         headers = {} if confirmation is None else {CONFIRMATION: confirmation}
         return await self.http.json("POST", path, data, headers=headers, timeout_s=timeout_s)
+
+    async def instantiate(
+        self,
+        model_id: str,
+        *,
+        thing_id: str | None = None,
+        placeholders: Mapping[str, JsonValue] | None = None,
+        options: Sequence[str] | None = None,
+        additions: Mapping[str, JsonValue] | None = None,
+        agent: bool = False,
+    ) -> list[dict[str, Any]]:
+        """The Thing Description of a Thing of a stored Thing Model, and behind it those of its parts; nothing is
+        published. `options` are pointers of optional affordances, None takes all; with `agent` forms and security may
+        be missing, as in what agents publish. Raises NotFound, Invalid with a pointer to what is missing."""
+        given: dict[str, JsonValue] = {"modelID": model_id, "agent": agent, "additions": dict(additions or {})}
+        given["placeholders"] = dict(placeholders or {})
+        if thing_id is not None:
+            given["id"] = thing_id
+        if options is not None:
+            given["options"] = list(options)
+        made: Any = await self.call(MODELS, "instantiate", given)
+        return [made["td"], *made["parts"]]
 
     async def request(self, request_id: str) -> Requested:
         """A request asked for earlier, by this program or another; raises UnknownRequest."""

@@ -15,6 +15,7 @@ RUNTIME: Final = "dtw:skep:admin"
 LAKE: Final = "dtw:history:lake"
 HISTORY: Final = "dtw:history:readings"
 DIRECTORY: Final = "dtw:directory:things"
+MODELS: Final = "dtw:directory:models"
 VALUES: Final = "dtw:values:latest"
 
 

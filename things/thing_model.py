@@ -9,7 +9,7 @@ names. Depth, number and size of what is included are bounded.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from things.errors import Invalid, Problem, TDInvalid, TooLarge
@@ -37,6 +37,13 @@ _OPTIONAL = re.compile(r"/(?:properties|actions|events)/[^/]+")
 _RELATIONS = frozenset({"tm:extends", "tm:submodel"})
 _EXCUSED = frozenset({"missing", "no-base", "undefined-security", "undefined-schema", "thing-model"})
 """Breaches of the rules for Thing Descriptions that are none in a model: what is still to come, and a model's own."""
+
+
+class UnknownModel(Invalid):
+    """A model names another one that the resolver does not know."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"the Thing Model {address[:200]!r} is not known")
 
 
 class ThingModel:
@@ -76,6 +83,15 @@ class ThingModel:
         """Names of the placeholders to be filled in."""
         return frozenset(name for text in _texts(self.document) for name in _PLACEHOLDER.findall(text))
 
+    @property
+    def submodels(self) -> Sequence[tuple[str, str]]:
+        """The models that a Thing of this one is composed of besides: a name for each, and its address. Things of them
+        are things of their own."""
+        links = [link for link in self.document.get("links", ()) if link.get("rel") == "tm:submodel"]
+        return [
+            (str(link.get("instanceName", index)), link["href"].partition("#")[0]) for index, link in enumerate(links)
+        ]
+
     def lacking(self, td: ThingDescription) -> frozenset[str]:
         """Pointers of the affordances that `td` should have as a Thing of this model, and has not."""
         return self.required - frozenset(_affordances(td.document))
@@ -111,10 +127,19 @@ class ThingModel:
         values = placeholders or {}
         missing = sorted(self.placeholders - values.keys())
         if missing:
-            raise Invalid(f"the Thing Model needs values for {', '.join(missing)}")
-        unknown = sorted(set(options or ()) - self.optional)
-        if unknown:
-            raise Invalid(f"not among the optional affordances: {', '.join(unknown)}")
+            raise Invalid(
+                f"the Thing Model needs values for {', '.join(missing)}",
+                [
+                    Problem(pointer=pointer("placeholders", name), detail="needs a value", code="missing")
+                    for name in missing
+                ],
+            )
+        for index, option in enumerate(options or ()):
+            if option not in self.optional:
+                problem = Problem(
+                    pointer=pointer("options", index), detail="is not among the optional affordances", code="invalid"
+                )
+                raise Invalid(f"not among the optional affordances: {option[:200]!r}", [problem])
         document = _filled(self.document, values)
         document.pop("tm:optional", None)
         if options is not None:
@@ -122,7 +147,7 @@ class ThingModel:
                 _, plural, name = path.split("/")
                 document.get(plural, {}).pop(unescaped(name), None)
         document["@type"] = _thing_types(document["@type"])
-        links = [link for link in document.pop("links", ()) if link.get("rel") != "tm:extends"]
+        links = [link for link in document.pop("links", ()) if link.get("rel") not in _RELATIONS]
         links += [{"rel": "type", "href": model_href, "type": "application/tm+json"}] if model_href else []
         document |= {"links": links} if links else {}
         document = merged(document, dict(additions or {}))
@@ -185,8 +210,8 @@ def _check_links(found: Findings, document: dict[str, Any]) -> None:
             extends += 1
             if extends > 1:
                 found.add(("links", index, "rel"), "a Thing Model extends one other at most", "repeated")
-            if not isinstance(link.get("href"), str):
-                found.add(("links", index, "href"), "names the extended Thing Model (text)", "missing")
+        if relation in _RELATIONS and not isinstance(link.get("href"), str):
+            found.add(("links", index, "href"), "names the other Thing Model (text)", "missing")
 
 
 def _check_members(found: Findings, at: Path, value: Any) -> None:
@@ -284,7 +309,7 @@ class _Composer:
         self.count(address, chain)
         document = self.resolve(address)
         if document is None:
-            raise Invalid(f"the Thing Model {address[:200]!r} is not known")
+            raise UnknownModel(address)
         problems = problems_of_model(document)
         if problems:
             raise TDInvalid(problems)

@@ -271,6 +271,7 @@ class ServiceType(_Word):
     AUTHENTICATION_SERVICE = "AuthenticationService", "Accounts and logins"
     AUTHORIZATION_SERVICE = "AuthorizationService", "Roles and policies"
     DIRECTORY_SERVICE = "DirectoryService", "Directory of Things"
+    MODEL_SERVICE = "ModelService", "Thing Models"
     VALUES_SERVICE = "ValuesService", "Latest values"
     HISTORY_SERVICE = "HistoryService", "History of values and events"
     ANALYTICS_SERVICE = "AnalyticsService", "Tables computed from history"

@@ -19,6 +19,7 @@ from twin.database import Database, open_database
 from twin.directory import DirectoryStore
 from twin.history import HistoryStore, open_history
 from twin.ledger import LedgerStore
+from twin.models import ModelStore
 from twin.presence import PresenceStore
 from twin.reserve import DEFAULT_RESERVE_BYTES, Reserve
 from twin.tables import MIGRATIONS
@@ -37,6 +38,7 @@ class Twin:
     directory: DirectoryStore
     values: LatestValues
     history: HistoryStore
+    models: ModelStore
     ledger: LedgerStore
     presence: PresenceStore
     database: Database
@@ -87,12 +89,14 @@ async def open_twin(
             values = await LatestValues.load(
                 database, history.read, lambda thing_id: directory.get(thing_id) is not None
             )
+            models = await ModelStore.load(database, clock)
             ledger = await LedgerStore.load(database)
         except (ValueError, TypeError, LookupError, OverflowError) as error:
             # The pages are whole, and what is in them is not.
             raise StorageDamaged(f"{database.name} holds what cannot be read: {error}") from error
         twin = Twin(
             directory=directory,
+            models=models,
             values=values,
             history=history,
             ledger=ledger,

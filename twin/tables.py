@@ -132,6 +132,18 @@ class ChangeRow(SQLModel, table=True):
     patch: str
 
 
+class ModelRow(SQLModel, table=True):
+    """Every Thing Model that was ever stored under an id; `model` is NULL where it was removed."""
+
+    __tablename__ = "thing_models"
+
+    model_id: str = Field(primary_key=True)
+    version: int = Field(primary_key=True)
+    published: int = Field(sa_column=Column(Big, nullable=False))
+    title: str | None = None
+    model: str | None = None
+
+
 def table(model: type[SQLModel]) -> Table:
     """The Core table of a model."""
     return SQLModel.metadata.tables[str(model.__tablename__)]
@@ -204,9 +216,18 @@ def _fourth(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE requests ADD COLUMN authority TEXT")
 
 
+def _fifth(connection: Connection) -> None:
+    big = "INTEGER" if connection.dialect.name == "sqlite" else "BIGINT"
+    connection.exec_driver_sql(
+        f"""CREATE TABLE thing_models (model_id TEXT NOT NULL, version INTEGER NOT NULL, published {big} NOT NULL,
+        title TEXT, model TEXT, PRIMARY KEY (model_id, version))"""
+    )
+
+
 MIGRATIONS = (
     Migration(1, "directory, latest values, ledger", _first),
     Migration(2, "presence of agents", _second),
     Migration(3, "changes of the directory", _third),
     Migration(4, "by whom requests were made", _fourth),
+    Migration(5, "Thing Models", _fifth),
 )

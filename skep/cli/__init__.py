@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("skep.cli.run:run", "Run the runtime in a data folder."),
     "client": ("skep.cli.clients:client", "Accounts: add, list, remove, role, password, disable, enable."),
     "things": ("skep.cli.things:things", "Things and what they offer."),
+    "models": ("skep.cli.models:models", "Thing Models, and descriptions made of them."),
     "watch": ("skep.cli.watch:watch", "Follow values and events as they come."),
     "invoke": ("skep.cli.invoke:invoke", "Ask a Thing to act."),
     "requests": ("skep.cli.requests:requests", "Requests and how they went."),

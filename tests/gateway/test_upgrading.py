@@ -278,7 +278,7 @@ def test_the_command_says_what_it_does(old: Path, capsys: pytest.CaptureFixture[
     assert main(["upgrade", *home, "--dry-run", "--back"]) == 2
     capsys.readouterr()
     assert main(["upgrade", *home, "--dry-run"]) == 0
-    assert "twin.db: schema 3 to 4 (by whom requests were made); a copy is kept as twin.db.before-4" in (
+    assert "twin.db: schema 3 to 5 (by whom requests were made; Thing Models); a copy is kept as twin.db.before-4" in (
         capsys.readouterr().out
     )
     assert _schema(old / TWIN) == 3
