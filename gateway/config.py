@@ -213,6 +213,7 @@ class Backup(Section):
     every_s: float = Field(86_400.0, ge=60, description="how often one is taken")
     keep: int = Field(7, ge=1, description="so many stay, the newest")
     keys: bool = Field(True, description="with signing keys, certificates and tokens of local agents")
+    lake: bool = Field(False, description="with the lake that `history.lake` names; one in the folder always is")
     passphrase_file: str | None = Field(
         None, description="a file (0600) whose first line encrypts the backups; not encrypted if empty"
     )

@@ -33,6 +33,7 @@ def main(home: Path) -> int:
             Path(wanted.to),
             config=config,
             keys=wanted.keys,
+            lake=wanted.lake,
             passphrase=passphrase_of(Path(wanted.passphrase_file)) if wanted.passphrase_file else None,
             keep=wanted.keep,
             bytes_per_second=wanted.bytes_per_second,

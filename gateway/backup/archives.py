@@ -18,6 +18,7 @@ from typing import IO, cast
 from gateway.backup.copying import SYNC_BYTES, Pace, decrypted, new_file
 from gateway.backup.encryption import EncryptedWriter, Keyring, new_key
 from gateway.backup.manifest import NAME, Entry, Manifest, is_inside, manifest_text
+from gateway.backup.sealed import LakeFile
 from things.errors import Conflict, NotFound, StorageDamaged
 from things.whole_files import sync
 
@@ -41,11 +42,11 @@ class ArchiveWriting:
         content.seek(start)
         return self._put(path, content, size, mode, modified)
 
-    def add_shared(self, path: str, source: Path, sha256: str | None = None) -> Entry:
-        with source.open("rb") as content:
+    def add_shared(self, path: str, source: LakeFile, sha256: str | None = None) -> Entry:
+        with source.opened() as content:
             entry = self.add(path, content)
         if sha256 not in (None, entry.sha256):
-            raise StorageDamaged(f"{source} is damaged: it is not what the lake's manifest says")
+            raise StorageDamaged(f"{source.path} is damaged: it is not what the lake's manifest says")
         return entry
 
     def place_for(self, path: str) -> Path | None:

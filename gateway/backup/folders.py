@@ -24,6 +24,7 @@ from gateway.backup.contents import ABOUT
 from gateway.backup.copying import Pace, copied, decrypted, new_file
 from gateway.backup.encryption import EncryptedWriter, Key, Keyring, new_key
 from gateway.backup.manifest import NAME, Entry, Manifest, manifest_of, manifest_text
+from gateway.backup.sealed import LakeFile
 from gateway.home import write_whole
 from things.errors import Conflict, NotFound, StorageDamaged, StorageFailed
 from things.whole_files import sync
@@ -166,19 +167,20 @@ class FolderWriting:
         size, sha256 = self._written(self._made(path), content)
         return Entry(path=path, size=size, sha256=sha256, mode=mode, modified=modified)
 
-    def add_shared(self, path: str, source: Path, sha256: str | None = None) -> Entry:
+    def add_shared(self, path: str, source: LakeFile, sha256: str | None = None) -> Entry:
         if sha256 is None:
-            sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
-        size = source.stat().st_size
+            with source.opened() as content:
+                sha256 = hashlib.sha256(content.read()).hexdigest()
+        size = source.size
         target = self._folder._shared(sha256)
         if not target.exists() or target.stat().st_size < size:  # encrypted it is larger
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = target.with_name(f".{target.name}.partial")
-            with source.open("rb") as content:
+            with source.opened() as content:
                 size, found = self._written(draft, content)
             if found != sha256:
                 draft.unlink()
-                raise StorageDamaged(f"{source} is damaged: it is not what the lake's manifest says")
+                raise StorageDamaged(f"{source.path} is damaged: it is not what the lake's manifest says")
             draft.rename(target)
             self._folders |= {target.parent, target.parent.parent}
         return Entry(path=path, size=size, sha256=sha256, is_shared=True)

@@ -46,8 +46,10 @@ class Manifest:
     """The same of the ledger's sequence numbers."""
     sealed: int
     """The last row of the lake that was copied."""
+    lake: str | None = None
+    """Where the copied lake was, if not in the home."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """What belongs to the installation and is not in the backup: a lake elsewhere, a database server."""
+    """What belongs to the installation and is not in the backup: a lake elsewhere."""
     files: Sequence[Entry] = ()
 
     @property

@@ -10,6 +10,7 @@ from gateway.backup.contents import ABOUT
 from gateway.backup.encryption import Keyring
 from gateway.backup.folders import found_folder
 from gateway.backup.manifest import NAME, Entry, Manifest
+from gateway.backup.sealed import LakeFile
 from things.errors import NotFound
 
 
@@ -20,7 +21,7 @@ class Writing(Protocol):
         """Copy a file to its end."""
         ...
 
-    def add_shared(self, path: str, source: Path, sha256: str | None = None) -> Entry:
+    def add_shared(self, path: str, source: LakeFile, sha256: str | None = None) -> Entry:
         """Copy a file that never changes; where others are kept that have it, it is not copied again."""
         ...
 

@@ -23,6 +23,7 @@ from gateway.backup.copying import PIECE
 from gateway.backup.folders import SHARED
 from gateway.backup.manifest import NAME, Entry, Manifest, manifest_of
 from gateway.backup.places import Source
+from gateway.backup.sealed import put_back
 from gateway.config import Config
 from gateway.home import BEGUN, RESTORING, held
 from gateway.inventory import FILE, HISTORY, RESTORED, TWIN, read_inventory, write_inventory
@@ -101,7 +102,7 @@ def restore(source: Source, home: Path, *, replace: bool = False, keys: bool = T
         try:
             _written(source, manifest, draft, keys=keys)
             has_keys = manifest.has_keys and keys
-            _advanced(draft, manifest, has_keys=has_keys)
+            _advanced(draft, manifest, has_keys=has_keys, ends_lake=_onto_lake(source, manifest, draft))
             # As late as can be: a home and a server cannot change as one. Killed after this, nothing of the home has,
             # and the restore is asked for again.
             schema_aside = _onto_server(source, manifest, draft, replace=replace)
@@ -142,7 +143,8 @@ def _set_aside(home: Path) -> str | None:
 
 
 def _written(source: Source, manifest: Manifest, draft: Path, *, keys: bool) -> None:
-    without = (postgresql.FOLDER,) if keys else (postgresql.FOLDER, *SECRET)
+    # What goes elsewhere, and what is left behind.
+    without = {postgresql.FOLDER} | (set() if keys else set(SECRET)) | (set() if manifest.lake is None else {LAKE})
     wanted = {entry.path: entry for entry in manifest.files if entry.path.partition("/")[0] not in without}
     for path, content in source.contents():
         entry = wanted.pop(path, None)
@@ -156,6 +158,19 @@ def _written(source: Source, manifest: Manifest, draft: Path, *, keys: bool) -> 
             raise StorageDamaged(f"{entry.path} was damaged already when the backup was taken")
     for folder in (*(path for path in draft.rglob("*") if path.is_dir()), draft):
         sync(folder)
+
+
+def _onto_lake(source: Source, manifest: Manifest, home: Path) -> bool:
+    """Put a lake that was elsewhere back to where the home is configured to have it, if that lacks anything of it.
+    Whether the lake that the home will have ends where the backup's does. Raises Conflict, StorageDamaged,
+    StorageFailed."""
+    if manifest.lake is None:
+        return LAKE not in manifest.outside
+    from twin.lake.places import place_of  # with Arrow
+
+    lake = place_of(Config.load(home).history.lake or home / LAKE)
+    entries = [entry for entry in manifest.files if entry.path.startswith(f"{LAKE}/")]
+    return put_back(lake, manifest.gateway, entries, source.contents())
 
 
 def _onto_server(source: Source, manifest: Manifest, home: Path, *, replace: bool) -> str | None:
@@ -210,7 +225,7 @@ def _is_database(place: Path) -> bool:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
-def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
+def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool, ends_lake: bool) -> None:
     """Let numbers go on where no client has seen any."""
     inventory = read_inventory(draft)
     if inventory is None or inventory.installation != manifest.installation:
@@ -223,7 +238,7 @@ def _advanced(draft: Path, manifest: Manifest, *, has_keys: bool) -> None:
     last_row = max(promised, noted, manifest.last_row, manifest.sealed) + AHEAD
     note.write_text(f"{last_row}\n", "ascii")
     note.chmod(0o600)
-    if LAKE not in manifest.outside:
+    if ends_lake:
         # It names the last commit this gateway made, and the backup may hold an earlier one.
         (history / "lake-head.json").unlink(missing_ok=True)
     if (draft / TWIN).exists():

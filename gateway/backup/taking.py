@@ -25,7 +25,7 @@ from gateway.backup.copying import Pace, new_file
 from gateway.backup.folders import BackupFolder, opened_folder
 from gateway.backup.manifest import Entry, Manifest
 from gateway.backup.places import Writing
-from gateway.backup.sealed import SealedLake, sealed_lake
+from gateway.backup.sealed import LakeFiles, SealedLake, lake_of, sealed_lake
 from gateway.backup.stillness import still
 from gateway.backup.taken import Taken
 from gateway.config import Config
@@ -48,20 +48,22 @@ def take(
     *,
     config: Config,
     keys: bool = True,
+    lake: bool = False,
     passphrase: str | None = None,
     keep: int | None = None,
     bytes_per_second: float | None = None,
     clock: Callable[[], int] = wall_clock,
 ) -> Taken:
-    """Back a home up into the folder or file `to`; of a folder's backups only the `keep` newest stay. Raises Locked,
-    Conflict, Forbidden, Invalid, StorageDamaged, StorageFailed, StorageFull."""
+    """Back a home up into the folder or file `to`; of a folder's backups only the `keep` newest stay. With `lake` one
+    that is elsewhere is copied too. Raises Locked, Conflict, Forbidden, Invalid, StorageDamaged, StorageFailed,
+    StorageFull."""
     to = to.expanduser().absolute()
     if config.history.lake is None and to.is_relative_to(home / LAKE):
         raise Invalid("a backup cannot go into the lake that it copies")
     with _storage_errors(to), still(home):
         _clear(home / _SCRATCH)
         try:
-            taken = _taken(home, to, config, keys, passphrase, keep, Pace(bytes_per_second), clock)
+            taken = _taken(home, to, config, keys, lake, passphrase, keep, Pace(bytes_per_second), clock)
         finally:
             _clear(home / _SCRATCH)
         write_whole(home / NOTE, json.dumps(asdict(taken)).encode() + b"\n")
@@ -73,6 +75,7 @@ def _taken(
     to: Path,
     config: Config,
     keys: bool,
+    lake: bool,
     passphrase: str | None,
     keep: int | None,
     pace: Pace,
@@ -81,7 +84,7 @@ def _taken(
     inventory = read_inventory(home)
     if inventory is None:
         raise Invalid(f"{home} has no {FILE}: it was never started")
-    copying = _Copying(home, to, config, keys, pace, inventory.installation, clock)
+    copying = _Copying(home, to, config, keys, lake, pace, inventory.installation, clock)
     removed: tuple[str, ...] = ()
     if is_archive(to):
         if keep is not None:
@@ -125,6 +128,7 @@ class _Copying:
         to: Path,
         config: Config,
         keys: bool,
+        lake: bool,
         pace: Pace,
         installation: str,
         clock: Callable[[], int],
@@ -134,6 +138,7 @@ class _Copying:
         self._to = to
         self._config = config
         self._keys = keys
+        self._with_lake = lake or config.history.lake is None
         self._pace = pace
         self._installation = installation
         self._clock = clock
@@ -147,9 +152,10 @@ class _Copying:
         entries: list[Entry] = []
         for path in files_of(self._home, keys=self._keys, elsewhere=self._to):
             entries.append(self._copied(writing, path))
-            if path == FILE and self._config.history.lake is None:
-                lake = sealed_lake(self._home / LAKE, self.gateway)
-                entries += self._lake(writing, lake)
+            if path == FILE and self._with_lake:
+                files = lake_of(self._home, self._config.history.lake)
+                lake = sealed_lake(files, self.gateway)
+                entries += self._lake(writing, files, lake)
             if path == FILE and self._config.database_url is not None:
                 entries += self._server(writing, self._config.database_url)
         manifest = Manifest(
@@ -161,6 +167,7 @@ class _Copying:
             last_row=max(self._last_row, lake.sealed),
             seq=self._seq,
             sealed=lake.sealed,
+            lake=self._config.history.lake if self._with_lake else None,
             outside=self._outside(),
             files=tuple(entries),
         )
@@ -168,10 +175,8 @@ class _Copying:
         return manifest
 
     def _outside(self) -> dict[str, str]:
-        found = {}
-        if self._config.history.lake is not None:
-            found["lake"] = self._config.history.lake
-        return found
+        elsewhere = self._config.history.lake
+        return {} if elsewhere is None or self._with_lake else {"lake": elsewhere}
 
     def _copied(self, writing: Writing, path: str) -> Entry:
         source = self._home / path
@@ -243,12 +248,11 @@ class _Copying:
         elif path == TWIN:
             self._seq = max(number or 0 for number in reading.execute(LAST_SEQ).fetchone())
 
-    def _lake(self, writing: Writing, lake: SealedLake) -> Iterator[Entry]:
-        root = self._home / LAKE
+    def _lake(self, writing: Writing, files: LakeFiles, lake: SealedLake) -> Iterator[Entry]:
         for part in lake.parts:
-            yield writing.add_shared(f"{LAKE}/{part.path}", root / part.path, part.sha256)
+            yield writing.add_shared(f"{LAKE}/{part.path}", files.file(part.path), part.sha256)
         for commit in lake.commits:
-            yield writing.add_shared(f"{LAKE}/{commit}", root / commit)
+            yield writing.add_shared(f"{LAKE}/{commit}", files.file(commit))
         if lake.head is not None:
             path, text = lake.head
             yield writing.add(f"{LAKE}/{path}", io.BytesIO(text))
@@ -281,7 +285,7 @@ def _storage_errors(to: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(f"no space left for the backup in {to}") from error
-        raise StorageFailed(f"the backup cannot be written: {error}") from error
+        raise StorageFailed(f"the backup cannot be taken: {error}") from error
 
 
 def _clear(folder: Path) -> None:

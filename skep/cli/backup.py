@@ -36,6 +36,7 @@ def backup() -> None:
 @click.argument("to", type=click.Path(path_type=Path))
 @click.option("--home", type=click.Path(path_type=Path), help="Data folder. [default: $SKEP_HOME, ~/.skep]")
 @click.option("--without-keys", is_flag=True, help="Leave out keys, certificates and tokens of local agents.")
+@click.option("--with-lake", is_flag=True, help="With the lake that history.lake names.")
 @click.option("--encrypt", is_flag=True, help="Encrypt by the passphrase.")
 @click.option("--keep", type=click.IntRange(min=1), help="Of a folder's backups, let only so many stay.")
 @click.option("--rate", type=click.FloatRange(min=0.1), metavar="MB/S", help="Read so much at most.")
@@ -45,6 +46,7 @@ def create(
     to: Path,
     home: Path | None,
     without_keys: bool,
+    with_lake: bool,
     encrypt: bool,
     keep: int | None,
     rate: float | None,
@@ -76,6 +78,7 @@ def create(
                     to,
                     config=Config.load(folder),
                     keys=not without_keys,
+                    lake=with_lake,
                     passphrase=_needed(passphrase_of(passphrase_file)) if encrypt else None,
                     keep=keep,
                     bytes_per_second=None if rate is None else rate * 1e6,
