@@ -119,7 +119,9 @@ def _ended(asked: _Asked) -> tuple[dict[str, Any], bytes]:
         head, _, body = b"".join(asked.pieces).partition(b"\n")
         return {"number": asked.number, **from_json(head), "bytes": len(body)}, body
     error: SkepError
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _TOO_LONG:
+    if os.WIFEXITED(status):
+        error = Unavailable("the query could not be carried out; the log says why")
+    elif os.WTERMSIG(status) in _TOO_LONG:
         error = Invalid("the query looks at too much; narrow it down")
     else:
         # The library ends the process where it gets no more memory.
