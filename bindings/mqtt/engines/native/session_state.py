@@ -8,6 +8,8 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
+from pydantic_core import to_json
+
 from bindings.mqtt.engines.native.sessions import DepartedLink, InFlight, Key, Session, Step, Will, comes_again
 from bindings.mqtt.engines.outbox import Outbox
 from bindings.mqtt.engines.seam import Flow, Limits, Link, Publish, SubscribeOptions
@@ -15,10 +17,10 @@ from things.identity import AccountType, Principal
 
 
 def state_of(session: Session, now: float, now_us: int, published_row: int) -> dict[str, Any]:
-    """All of a session but its key, its end and the QoS 2 ids it has received. `now` is the engine's clock, `now_us`
-    the store's."""
+    """All of a session but its key, its end and the QoS 2 ids it has received, as it is now; `text_of` makes JSON of
+    it. `now` is the engine's clock, `now_us` the store's."""
     flight = [
-        [packet_id, int(entry.step), entry.size, None if entry.message is None else _message(entry.message)]
+        (packet_id, int(entry.step), entry.size, entry.message)
         for packet_id, entry in session.in_flight.items()
         if entry.message is None or not comes_again(entry.message)
     ]
@@ -31,7 +33,7 @@ def state_of(session: Session, now: float, now_us: int, published_row: int) -> d
         "isCaughtUp": session.is_caught_up,
         "filters": [filter_state(text, options) for text, options in session.filters.items()],
         "inFlight": flight,
-        "waiting": [_message(each.message) for each in waiting],
+        "waiting": [each.message for each in waiting],
         "queued": [now_us - int((now - each.queued_at) * 1e6) for each in waiting],
         "will": None
         if will is None
@@ -41,6 +43,19 @@ def state_of(session: Session, now: float, now_us: int, published_row: int) -> d
             **_client(will.link),
         },
     }
+
+
+def text_of(state: dict[str, Any]) -> bytes:
+    """The JSON text of a state: megabytes, where much is in flight. So it is made in the thread that writes it, message
+    by message, since each of these steps keeps the loop from the interpreter."""
+    rest = {name: value for name, value in state.items() if name not in ("inFlight", "waiting")}
+    flight = (
+        to_json([packet_id, step, size, None if message is None else _message(message)])
+        for packet_id, step, size, message in state["inFlight"]
+    )
+    waiting = (to_json(_message(message)) for message in state["waiting"])
+    pieces = (to_json(rest)[:-1], b',"inFlight":[', b",".join(flight), b'],"waiting":[', b",".join(waiting), b"]}")
+    return b"".join(pieces)
 
 
 def filter_state(text: str, options: SubscribeOptions) -> list[Any]:

@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from sys import intern
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from pydantic_core import from_json, to_json
 
-from bindings.mqtt.engines.native.session_state import filter_state, read_filter, read_session, state_of
+from bindings.mqtt.engines.native.session_state import filter_state, read_filter, read_session, state_of, text_of
 from bindings.mqtt.engines.native.sessions import Key, Session
 from bindings.mqtt.engines.seam import Limits
 from things.errors import StorageDamaged
@@ -82,7 +82,7 @@ class SessionStore:
         self._clock = clock
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mqtt-sessions")
         self._forgotten: set[Key] = set()
-        self._changes: dict[Key, tuple[int, bytes]] = {}
+        self._changes: dict[Key, tuple[int, dict[str, Any]]] = {}
         self._marks: list[tuple[bool, Key, int]] = []
         self._asked: dict[Key, dict[str, bytes]] = {}
         """Filters that were asked for since their session was put."""
@@ -141,7 +141,7 @@ class SessionStore:
         left_s = session.expiry_s if session.ends is None else session.ends - loop_now
         ends = now_us + int(left_s * 1e6)
         self._asked.pop(session.key, None)
-        self._changes[session.key] = (ends, to_json(state_of(session, loop_now, now_us, published_row)))
+        self._changes[session.key] = (ends, state_of(session, loop_now, now_us, published_row))
         self._write_soon()
 
     def forget(self, key: Key) -> None:
@@ -278,20 +278,18 @@ class SessionStore:
     def _write(
         self,
         forgotten: set[Key],
-        changes: dict[Key, tuple[int, bytes]],
+        changes: dict[Key, tuple[int, dict[str, Any]]],
         asked: dict[Key, dict[str, bytes]],
         marks: list[tuple[bool, Key, int]],
         published: int,
     ) -> None:
+        rows = [(*key, ends, text_of(state)) for key, (ends, state) in changes.items()]
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for table in ("sessions", "received"):
                 self._db.executemany(f"DELETE FROM {table} WHERE account = ? AND client_id = ?", forgotten)
             self._db.executemany("DELETE FROM asked WHERE account = ? AND client_id = ?", forgotten | set(changes))
-            self._db.executemany(
-                "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)",
-                [(*key, ends, state) for key, (ends, state) in changes.items()],
-            )
+            self._db.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)", rows)
             self._db.executemany(
                 "INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?)",
                 [(*key, text, state) for key, filters in asked.items() for text, state in filters.items()],
