@@ -42,11 +42,12 @@ class Audience:
         self._remembered = Bounded[tuple[str, str | None, Names], _Known](MAX_REMEMBERED)
 
     def check(self, address: str, session: NodeSession, document: Document) -> None:
-        """Raise Forbidden unless a session may subscribe to an address now."""
+        """Raise Forbidden unless a session may subscribe to an address now. An object whose Thing is hidden from it is
+        answered as one that nobody has, to which it may subscribe as well: nothing comes of either."""
         if not self._may_hear(session, address, {**document, "to": address}):
             raise Forbidden(f"{session.principal.account!r} may not subscribe to {address[:80]!r}")
         thing = self.thing_of(object_of(address))
-        if thing is not None and not self.sees(session, thing):
+        if thing is not None and not self.sees(session, thing) and self.knows(session, thing):
             raise Forbidden(f"{session.principal.account!r} may not observe {thing!r}")
 
     def sees(self, session: NodeSession, thing: str, names: Names = ()) -> bool:
@@ -56,6 +57,11 @@ class Audience:
             return all(sessions.may_see(principal, thing, Kind.PROPERTY, name) for name in names)
         twin = TwinID.parse(thing)
         return sessions.could_see(principal, Pattern(twin.account, twin.thing, Kind.PROPERTY, None))
+
+    def knows(self, session: NodeSession, thing: str) -> bool:
+        """Whether a session may know that there is such a Thing: whether it may read its description."""
+        twin = TwinID.parse(thing)
+        return self._sink().sessions.could_see(session.principal, Pattern(twin.account, twin.thing, Kind.TD, None))
 
     def receivers(
         self, to: str, document: Document, *, thing: str | None = None, names: Names = ()

@@ -241,12 +241,16 @@ class Relay:
         return sink.sessions.may_send(standing, envelope.to, envelope.type, context)
 
     def _check_look(self, to: str, session: NodeSession) -> None:
-        """To ask the reporter of an object for its data takes what it takes to observe it."""
+        """To ask the reporter of an object for its data takes what it takes to observe it. Raises Forbidden, or, if
+        the Thing is hidden, NotFound as where nobody is."""
         url = object_of(to)
         thing = self._audience.thing_of(url)
         if thing is None or shares(session, self._routes.holders.at(url)) or self._audience.sees(session, thing):
             return
-        raise Forbidden(f"{session.principal.account!r} may not observe {url[:80]!r}")
+        if self._audience.knows(session, thing):
+            raise Forbidden(f"{session.principal.account!r} may not observe {url[:80]!r}")
+        self._resolve(to)  # raises what it raises for any address there
+        raise NotFound(f"nobody is at {to[:80]!r}")
 
     async def _respond(self, envelope: Envelope, session: NodeSession) -> None:
         if await self._requests.answered(envelope, session):

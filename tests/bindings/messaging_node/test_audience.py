@@ -1,5 +1,6 @@
 """Who hears an address: one decision for each address of a SUBSCRIBE and each receiver of a change, in all dialects."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support import Skep, skep
 pytestmark = pytest.mark.anyio
 
 ROOM = "ctxt://localhost/room"
+NOBODYS = "ctxt://localhost/nobodys"
 POLICIES = f"{NODE}/policies"
 DIALECTS: Mapping[str, Mapping[str, Any]] = {
     "final": {"resources": ["comm://localhost/o/changes"]},
@@ -60,15 +62,21 @@ async def test_hidden_thing_is_hidden_as_an_object_too(closed_house: Skep) -> No
         await report(m)
         for address in (f"{ROOM}/changes", f"{ROOM}/children/x", f"{ROOM}/registration"):
             assert await d.code("subscribe", SM, {"resources": [address]}) == 200
-        for address in (f"{ROOM}/children/x", f"{ROOM}/registration", f"{ROOM}/status"):
-            assert await c.code("subscribe", SM, {"resources": [address]}) == 403
-        assert await c.code("read", REGISTRY, {"resource": ROOM}) == 404
+        # Nothing tells it from an object that nobody has.
+        for url in (ROOM, NOBODYS):
+            for address in (f"{url}/children/x", f"{url}/registration", f"{url}/status"):
+                assert await c.code("subscribe", SM, {"resources": [address]}) == 200
+            assert await c.code("read", REGISTRY, {"resource": url}) == 404
+            assert await c.code("read", url) == 404
+            assert await c.code("subscribe", f"{url}/subscription") == 404
         assert await c.code("read", REGISTRY, {"resource": "room"}) == 404
-        assert await c.code("read", ROOM) == 403
-        assert await c.code("subscribe", f"{ROOM}/subscription") == 403
+        refusals = [(await c.ask("read", url))["body"] for url in (ROOM, NOBODYS)]
+        assert refusals[0] == json.loads(json.dumps(refusals[1]).replace(NOBODYS, ROOM))
         assert (await d.ask("read", REGISTRY, {"resource": ROOM}))["body"]["value"]["data"]["pin"] == 1234
 
         await tell(m, ROOM, {"attribute": "pin", "value": 9999})
+        await m.send("create", f"{ROOM}/children/x", {"value": "hi"}, **{"from": ROOM})
+        assert await m.code("update", REGISTRY, {"resource": ROOM, "status": "disconnected"}) == 200
 
         assert await c.nothing()
         assert (await d.next())["body"]["value"] == 9999
@@ -86,10 +94,22 @@ async def test_rule_that_comes_later_ends_what_an_object_tells_also_what_waits(c
         await hide(closed_house, accounts=["carol"])
         await tell(m, ROOM, {"attribute": "pin", "value": 3})
         async with client(closed_house, "other", carol.token) as again:
-            assert await again.code("subscribe", SM, {"resources": [f"{ROOM}/changes"]}) == 403
+            assert await again.code("subscribe", SM, {"resources": [f"{ROOM}/changes"]}) == 200
+            await tell(m, ROOM, {"attribute": "pin", "value": 4})
+            assert await again.nothing()
         async with connected(closed_house, c.runtime, carol.token) as back:
             assert (await back.reopen(c.session))["body"]["code"] == 200
             assert await back.nothing()
+
+
+async def test_who_may_know_of_a_thing_and_not_observe_it_is_told_so(closed_house: Skep) -> None:
+    meter, carol = await closed_house.add("meter", "agent"), await closed_house.add("carol", role="viewer")
+    await hide(closed_house, accounts=["carol"], operations=["observe"])
+    async with client(closed_house, "m", meter.token) as m, client(closed_house, "c", carol.token) as c:
+        await report(m)
+        assert await c.code("subscribe", SM, {"resources": [f"{ROOM}/changes"]}) == 403
+        assert await c.code("read", ROOM) == 403
+        assert await c.code("subscribe", f"{ROOM}/subscription") == 403
 
 
 async def test_single_property_is_hidden_in_changes_and_in_the_registry(closed_house: Skep) -> None:
@@ -113,9 +133,11 @@ async def test_guests_see_no_object_that_is_a_thing(house: Skep) -> None:
     async with client(house, "m", meter.token) as m, client(house, "g") as guest:
         assert await guest.code("subscribe", SM, {"resources": [f"{ROOM}/changes"]}) == 200
         await report(m)
-        assert await guest.code("subscribe", SM, {"resources": [f"{ROOM}/children/x"]}) == 403
+        assert await guest.code("subscribe", SM, {"resources": [f"{ROOM}/children/x"]}) == 200
         assert await guest.code("read", REGISTRY, {"resource": ROOM}) == 404
         await tell(m, ROOM, {"attribute": "pin", "value": 9999})
+        await m.send("create", f"{ROOM}/children/x", {"value": "hi"}, **{"from": ROOM})
+        await m.ask("read", "nobody://at/all")
         assert await guest.nothing()
 
 
