@@ -53,6 +53,7 @@ from runtime.core import Runtime, Storage
 from runtime.ports import ProtocolBinding, Service
 from runtime.publications.presence import Seen
 from runtime.publications.twins import TwinViews
+from runtime.publications.visibility import may_read
 from runtime.services.lake import LakeService
 from runtime.services.requests import RequestsService
 from things.addresses import Address, TwinID
@@ -325,7 +326,7 @@ class Assembly:
         )
 
     def _may(self, principal: Principal, operation: Operation, address: Address) -> bool:
-        return self._stores.authorizer.decide(principal, operation, address).allowed
+        return may_read(self._stores.authorizer, self._stores.twin.directory, principal, operation, address)
 
     def _type_and_role(self, account: str) -> tuple[AccountType, str] | None:
         found = self._stores.authenticator.register.accounts.get(account)

@@ -202,6 +202,7 @@ class Runtime:
             quotas=quotas,
             publish=self.publish,
             clock=clocks.now,
+            withheld_changed=self.sessions.withheld_changed,
         )
         rpc = RPC(
             services=self.services,

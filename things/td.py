@@ -63,7 +63,7 @@ class Affordance:
 class ThingDescription:
     """A valid Thing Description. Immutable: never change what `document` returns."""
 
-    __slots__ = ("__weakref__", "text", "title", "types")
+    __slots__ = ("__weakref__", "_write_only", "text", "title", "types")
 
     text: bytes
     """The JSON text, as it came."""
@@ -76,6 +76,7 @@ class ThingDescription:
         self.text = text
         self.title = document["title"]
         self.types = _types(document.get("@type"))
+        self._write_only: frozenset[str] | None = None
 
     @classmethod
     def parse(cls, text: bytes | str, *, agent: bool = False) -> "ThingDescription":
@@ -134,6 +135,16 @@ class ThingDescription:
     def names(self, kind: Kind) -> Collection[str]:
         """The names of all its affordances of a kind."""
         return _opened(self).affordances[kind].keys()
+
+    @property
+    def write_only(self) -> frozenset[str]:
+        """The names of the properties of which no value is read (TD 1.1, 5.3.2.1)."""
+        if self._write_only is None:
+            # Most have none and need not be opened for that; the word could only be spelled otherwise by escapes.
+            may_have = b"writeOnly" in self.text or b"\\u" in self.text
+            affordances = self.properties.items() if may_have else ()
+            self._write_only = frozenset(name for name, affordance in affordances if affordance.is_write_only)
+        return self._write_only
 
     def check_event(self, name: str, value: JSONValue) -> bool:
         """Raises Invalid if `value` is not what the event's `data` says. False: the TD does not declare the event, so

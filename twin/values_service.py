@@ -89,6 +89,8 @@ class ValuesService(MethodService):
         if entry is None:
             raise UnknownThing(thing_id)
         value = self._values.get(thing_id, kind, name)
+        if kind is Kind.PROPERTY and name in entry.td.write_only:
+            value = None  # published before it became write-only, and as good as never
         if value is None and kind is Kind.PROPERTY and name in (told := self._presence(thing_id)):
             return self._shown(told[name])
         if value is None:

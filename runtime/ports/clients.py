@@ -164,7 +164,8 @@ class Sessions(Protocol):
 
     @property
     def rights(self) -> int | None:
-        """A number that changes whenever rights do; None while decisions hang on the moment and must be made anew."""
+        """A number that changes whenever rights do, or which properties are write-only; None while decisions hang on
+        the moment and must be made anew."""
         ...
 
     @property
@@ -174,7 +175,7 @@ class Sessions(Protocol):
 
     def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
         """Whether a publication of this series may be given to `principal` now; for what had to wait since it was
-        published."""
+        published. Nobody is given values of a property that has become write-only."""
         ...
 
     def could_see(self, principal: Principal, pattern: Pattern) -> bool:

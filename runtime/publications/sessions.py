@@ -15,7 +15,7 @@ from runtime.metrics import Metrics
 from runtime.ports import Authorizer, Directory, Ledger, LedgerRow, Missed, Pattern, Publication, Session, ValueStore
 from runtime.publications.missed import MissedRows
 from runtime.publications.subscriptions import Subscriptions, Tags
-from runtime.publications.visibility import SEEN_AS, could_see, may_subscribe
+from runtime.publications.visibility import SEEN_AS, could_see, may_read, may_subscribe
 from things.addresses import Address, Kind, TwinID, is_twin
 from things.bounded import Bounded
 from things.callbacks import ignore
@@ -114,6 +114,8 @@ class LiveSessions:
     """Who asked for a series and may see it; forgotten whenever subscriptions, sessions or rights change."""
     _audiences_room: int = MAX_AUDIENCES
     _audiences_version: int = -1
+    _withheld: int = 0
+    """How often Things were described with other write-only properties than before."""
 
     # ------------------------------------------------------------ coming and going
 
@@ -232,14 +234,18 @@ class LiveSessions:
 
     @property
     def rights(self) -> int | None:
-        return None if self.authorizer.is_conditional else self.authorizer.version
+        return None if self.authorizer.is_conditional else self.authorizer.version + self._withheld
+
+    def withheld_changed(self) -> None:
+        """Other properties are write-only than before: what waits is judged anew."""
+        self._withheld += 1
 
     @property
     def version(self) -> int:
         return self.authorizer.version
 
     def may_see(self, principal: Principal, thing_id: str, kind: Kind, name: str) -> bool:
-        return self.authorizer.decide(principal, SEEN_AS[kind], Address(thing_id, kind, name)).allowed
+        return may_read(self.authorizer, self.directory, principal, SEEN_AS[kind], Address(thing_id, kind, name))
 
     def may_listen(self, principal: Principal, address: str, context: Context | None) -> bool:
         """Decided as the message by which it subscribes, so that policies for those hold for what they bring."""
@@ -311,7 +317,7 @@ class LiveSessions:
         for (kind, series), value in values.items():
             if kind is not Kind.PROPERTY or (name is not None and series != name):
                 continue
-            if not self._may_observe(principal, thing_id, series):
+            if not self.may_see(principal, thing_id, kind, series):
                 continue
             yield Publication(
                 twin=twin,
@@ -327,12 +333,9 @@ class LiveSessions:
             if (
                 name in (None, publication.name)
                 and (Kind.PROPERTY, publication.name) not in values
-                and self._may_observe(principal, thing_id, publication.name)
+                and self.may_see(principal, thing_id, Kind.PROPERTY, publication.name)
             ):
                 yield publication
-
-    def _may_observe(self, principal: Principal, thing_id: str, name: str) -> bool:
-        return self.authorizer.decide(principal, Operation.OBSERVE, Address(thing_id, Kind.PROPERTY, name)).allowed
 
     def _candidates(self, pattern: Pattern) -> Iterable[str]:
         """Things of which some may match."""

@@ -1,6 +1,7 @@
-"""What may be asked for and what may be seen: the rights to publications, as the authorizer has them now."""
+"""What may be asked for and what may be seen: the rights to publications, as the authorizer has them now, and what
+Thing Descriptions withhold from everybody."""
 
-from runtime.ports import Authorizer, Pattern
+from runtime.ports import Authorizer, Directory, Pattern
 from things.addresses import Address, Kind
 from things.identity import Principal
 from things.messages import Operation
@@ -17,6 +18,23 @@ SEEN_AS: dict[Kind, Operation] = {
 
 _NOBODY = "-"
 """No agent can be called so; a rule that names agents or Things does not mean it."""
+
+
+def may_read(
+    authorizer: Authorizer, directory: Directory, principal: Principal, operation: Operation, address: Address
+) -> bool:
+    """Whether `principal` may read, observe or look up the history of what is at an address: the one answer for all
+    that shows stored values. Nobody gets values of a property that is write-only as its Thing is described now, even if
+    they were published when it was not."""
+    return not _is_withheld(directory, address) and authorizer.decide(principal, operation, address).allowed
+
+
+def _is_withheld(directory: Directory, address: Address) -> bool:
+    """Whether an address is that of a property that is write-only now."""
+    if address.kind is not Kind.PROPERTY or address.name is None:
+        return False
+    entry = directory.get(address.thing_id)
+    return entry is not None and address.name in entry.td.write_only
 
 
 def could_see(authorizer: Authorizer, principal: Principal, pattern: Pattern) -> bool:

@@ -26,7 +26,7 @@ def handler(h: House, things: int = 10) -> tuple[Descriptions, list[Publication]
         h.twin.values,
         QuotaLimits(things=things, description_bytes=1_000_000, series=100, undeclared=10),
     )
-    return Descriptions(h.twin.directory, h.twin.values, quotas, told.append, lambda: 7), told
+    return Descriptions(h.twin.directory, h.twin.values, quotas, told.append, lambda: 7, lambda: None), told
 
 
 def put(h: House, data: JSONValue) -> Message:
