@@ -67,7 +67,9 @@ class Upkeep:
         """What an owner should know, by name."""
         found = {}
         if self._failed is not None:
-            found["lake-upkeep"] = f"the lake is not compacted and frees no space: {self._failed}"
+            found["lake-upkeep"] = (
+                f"the upkeep of the lake fails, so that it may not be compacted or free space: {self._failed}"
+            )
         problems = self._last.get("problems") or ()
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -142,6 +142,7 @@ ROLLUPS_COLUMNS = (
     Column("last", ColumnType.DOUBLE),
     Column("mean_tw", ColumnType.DOUBLE),
     Column("completeness", ColumnType.DOUBLE),
+    Column("kind", ColumnType.STRING),  # null in files of before it was there
 )
 SET_ASIDE_COLUMNS = (
     Column("row_id", ColumnType.LONG, True),

@@ -74,7 +74,7 @@ def table(session: SparkSession, lake: str, *, window: str = "5m", state: str | 
     pieces = _read(session, state, runs.after(max(commits))) if commits else session.createDataFrame([], PARTIALS)
     windows = _whole(session, lake, pieces, width_s)
     return finished(windows, width_s, lakes.intervals(session, lake)).orderBy(
-        "gateway", "thing_id", "name", "window_start"
+        "gateway", "thing_id", "name", "kind", "window_start"
     )
 
 

@@ -23,7 +23,7 @@ def run(session: SparkSession, lake: str | Path, *, window: str = "5m", **select
     window_s = window_seconds(window)
     readings = lakes.readings(session, lake, **selection)
     intervals = lakes.intervals(session, lake, gateways=selection.get("gateways") or ())
-    return rollup(readings, window_s, intervals).orderBy("gateway", "thing_id", "name", "window_start")
+    return rollup(readings, window_s, intervals).orderBy("gateway", "thing_id", "name", "kind", "window_start")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

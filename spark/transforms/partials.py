@@ -151,6 +151,7 @@ def finished(windows: DataFrame, window_s: float, intervals: DataFrame | None = 
         *(F.col(name) for name in ("count", "sum", "sum_sq", "min", "max", "first", "last")),
         (integral / weight).alias("mean_tw"),
         (F.col("count") * F.nullif(expected, F.lit(0.0)) / width).alias("completeness"),
+        "kind",
     ).select(*ROLLUPS.fieldNames())
 
 

@@ -72,4 +72,5 @@ def rollup(readings: DataFrame, window_s: float, intervals: DataFrame | None = N
         *(F.col(name) for name in ("count", "sum", "sum_sq", "min", "max", "first", "last")),
         (F.col("integral") / F.col("weight")).alias("mean_tw"),
         (F.col("count") * F.nullif(expected, F.lit(0.0)) / width).alias("completeness"),
+        "kind",
     ).select(*ROLLUPS.fieldNames())

@@ -63,6 +63,14 @@ def test_ties_go_to_the_higher_row_and_other_types_do_not_count(spark: SparkSess
     assert found == [(2, 1.0, 2.0, 2.0, None)]
 
 
+def test_an_event_and_a_property_of_one_name_are_told_apart(spark: SparkSession) -> None:
+    rows = [hot_row(1, 1.0), hot_row(2, 2.0, kind="event"), hot_row(3, 3.0)]
+
+    found = collected(rollup(readings_of(spark, rows), 60).orderBy("kind"), "name", "kind", "sum")
+
+    assert found == [("temperature", "event", 2.0), ("temperature", "property", 4.0)]
+
+
 def test_series_of_one_name_are_apart_by_thing_and_gateway(spark: SparkSession) -> None:
     rows = [hot_row(1, 1.0), hot_row(2, 2.0, thing_id="dtw:agent1:bulb")]
     both = readings_of(spark, rows).union(readings_of(spark, rows[:1], gateway="other"))

@@ -324,7 +324,7 @@ WITH numeric AS (
 SELECT thing_id, name, w AS window_start, count(*) AS count, sum(v) AS sum, sum(v * v) AS sum_sq, min(v) AS min,
     max(v) AS max, first(v ORDER BY t, row_id) AS first, last(v ORDER BY t, row_id) AS last,
     sum(v * own + coalesce(prev_v, 0) * carried) / sum(own + carried) AS mean_tw,
-    count(*) * nullif(coalesce(any_value(expected.us), any_value(intervals.us)), 0) / {window} AS completeness
+    count(*) * nullif(coalesce(any_value(expected.us), any_value(intervals.us)), 0) / {window} AS completeness, kind
 FROM weighted LEFT JOIN intervals USING (thing_id, kind, name) LEFT JOIN expected USING (name)
-WHERE t >= {start} GROUP BY thing_id, kind, name, w ORDER BY thing_id, name, w
+WHERE t >= {start} GROUP BY thing_id, kind, name, w ORDER BY thing_id, name, kind, w
 """

@@ -10,16 +10,16 @@ from twin.lake.rows import HotRow
 
 
 def plain_rollups(rows: Sequence[HotRow], window: int) -> list[dict[str, Any]]:
-    """Roll-ups of numeric rows by (Thing, name), `window` and times in µs."""
-    series: dict[tuple[str, str], list[tuple[int, int, float]]] = {}
+    """Roll-ups of numeric rows by (Thing, name, kind), `window` and times in µs."""
+    series: dict[tuple[str, str, str], list[tuple[int, int, float]]] = {}
     for row in rows:
         value = json.loads(row.value)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            series.setdefault((row.thing_id, row.name), []).append((row.created, row.row_id, float(value)))
+            series.setdefault((row.thing_id, row.name, row.kind), []).append((row.created, row.row_id, float(value)))
     return [line for key in sorted(series) for line in _of_series(key, sorted(series[key]), window)]
 
 
-def _of_series(key: tuple[str, str], readings: list[tuple[int, int, float]], window: int) -> list[dict[str, Any]]:
+def _of_series(key: tuple[str, str, str], readings: list[tuple[int, int, float]], window: int) -> list[dict[str, Any]]:
     gaps = [after[0] - before[0] for before, after in pairwise(readings)]
     interval = median(gaps) if gaps else 0
     lines = []
@@ -44,6 +44,7 @@ def _of_series(key: tuple[str, str], readings: list[tuple[int, int, float]], win
                 "last": values[-1],
                 "mean_tw": sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights),
                 "completeness": len(values) * interval / window if interval else None,
+                "kind": key[2],
             }
         )
     return lines

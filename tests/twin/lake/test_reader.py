@@ -93,7 +93,8 @@ def test_rollups_equal_a_plain_computation(tmp_path: Path) -> None:
         at += choice.choice((0, 30, 60, 60, 60, 900)) * SECOND
         created = at - choice.choice((0, 0, 0, 4000)) * SECOND
         value = choice.choice((choice.uniform(-50, 50), choice.randrange(9), "text", None))
-        rows.append(hot_row(row_id, value, created=created, name=choice.choice(("a", "b"))))
+        kind, name = choice.choice((("property", "a"), ("property", "b"), ("event", "b")))
+        rows.append(hot_row(row_id, value, created=created, name=name, kind=kind))
     reader = reader_of(tmp_path, rows, sealed=200)
     window = 300 * SECOND
 
@@ -118,8 +119,8 @@ def test_a_declared_interval_tells_completeness(tmp_path: Path) -> None:
 def assert_same(
     found: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]], without: Sequence[str] = ()
 ) -> None:
-    assert [(row["name"], row["window_start"]) for row in found] == [
-        (row["name"], row["window_start"]) for row in expected
+    assert [(row["name"], row["kind"], row["window_start"]) for row in found] == [
+        (row["name"], row["kind"], row["window_start"]) for row in expected
     ]
     for one, other in zip(found, expected, strict=True):
         for name in set(one) - set(without):
