@@ -29,6 +29,7 @@ SERVICES = {
     service_ids.LAKE: "skep:Lake",
     service_ids.DIRECTORY: "skep:DirectoryService",
     service_ids.VALUES: "skep:ValuesService",
+    service_ids.MODELS: "skep:ModelService",
     service_ids.HISTORY: "skep:HistoryService",
 }
 
