@@ -13,11 +13,11 @@ from functools import partial
 
 from runtime.metrics import Metrics
 from runtime.ports import Authorizer, Directory, Ledger, LedgerRow, Missed, Pattern, Publication, Session, ValueStore
+from runtime.publications.audiences import Audiences
 from runtime.publications.missed import MissedRows
-from runtime.publications.subscriptions import Subscriptions, Tags
+from runtime.publications.subscriptions import Subscriptions
 from runtime.publications.visibility import SEEN_AS, could_see, may_read, may_subscribe
 from things.addresses import Address, Kind, TwinID, is_twin
-from things.bounded import Bounded
 from things.callbacks import ignore
 from things.decisions import Context
 from things.delivery import DeliveryStatus
@@ -32,11 +32,6 @@ log = logging.getLogger(__name__)
 _TD = Kind.TD
 """Looked at for every publication, and enum attribute access is slow."""
 _REPLAY_PAGE = 200
-MAX_AUDIENCES = 131_072
-"""Series and receivers whose match and decision are remembered, together."""
-
-_Audience = Sequence[tuple[Session, Tags]]
-_Series = tuple[str, Kind, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -110,12 +105,12 @@ class LiveSessions:
     _away: Counter[str] = field(default_factory=Counter)
     """How many sessions of an account wait for their clients."""
     _subscriptions: Subscriptions = field(default_factory=Subscriptions)
-    _audiences: Bounded[_Series, _Audience] = field(default_factory=lambda: Bounded(MAX_AUDIENCES))
-    """Who asked for a series and may see it; forgotten whenever subscriptions, sessions or rights change."""
-    _audiences_room: int = MAX_AUDIENCES
-    _audiences_version: int = -1
     _withheld: int = 0
     """How often Things were described with other write-only properties than before."""
+    _audiences: Audiences = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._audiences = Audiences(self._subscriptions, self.authorizer, self.principal_of)
 
     # ------------------------------------------------------------ coming and going
 
@@ -158,7 +153,7 @@ class LiveSessions:
             del self._accounts[account]
         if self._subscriptions.count(session):
             self._subscriptions.remove_all(session)
-            self._forget_audiences()
+            self._audiences.forget()
         self.metrics.sessions[session.binding] -= 1
         if (live.takes_requests or live.speaks_for) and self.watch:
             live.takes_requests = False
@@ -170,7 +165,7 @@ class LiveSessions:
         if principal.account != live.principal.account:
             raise Forbidden("a session cannot change its account")
         live.principal = principal
-        self._forget_audiences()
+        self._audiences.forget()
 
     def of_account(self, account: str) -> Sequence[Session]:
         """Sessions of an account, oldest first."""
@@ -199,15 +194,15 @@ class LiveSessions:
         if not may_subscribe(self.authorizer, live.principal, pattern):
             raise Forbidden("nothing that matches may be seen")
         self._subscriptions.add(session, pattern, tag)
-        self._forget_audiences()
+        self._audiences.forget()
 
     def unsubscribe(self, session: Session, pattern: Pattern, tag: object) -> bool:
-        self._forget_audiences()
+        self._audiences.forget()
         return self._subscriptions.remove(session, pattern, tag)
 
     def publish(self, publication: Publication) -> None:
         """Hand one publication to every session that asked for it and may see it; a failing one affects itself only."""
-        audience, rows = self._audience((publication.thing_id, publication.kind, publication.name)), self.rows
+        audience, rows = self._audiences.of((publication.thing_id, publication.kind, publication.name)), self.rows
         if not audience:
             rows.published_row = publication.row_id or rows.published_row
             return
@@ -256,42 +251,7 @@ class LiveSessions:
 
     def is_watched(self, thing_id: str, kind: Kind, name: str) -> bool:
         """Whether anybody asked for publications of this series and may see them."""
-        return bool(self._audience((thing_id, kind, name)))
-
-    def _audience(self, series: _Series) -> _Audience:
-        """The sessions that asked for a series and may see it. Remembered while no decision can hang on its
-        context."""
-        authorizer = self.authorizer
-        if authorizer.is_conditional:
-            return self._permitted(series)
-        if self._audiences_version != authorizer.version:
-            self._forget_audiences()
-            self._audiences_version = authorizer.version
-        known = self._audiences.get(series)
-        if known is None:
-            known = self._permitted(series)
-            cost = 1 + len(known)
-            if cost <= MAX_AUDIENCES:
-                while cost > self._audiences_room:
-                    _, discarded = self._audiences.discard_one()
-                    self._audiences_room += 1 + len(discarded)
-                self._audiences_room -= cost
-                self._audiences[series] = known
-        return known
-
-    def _permitted(self, series: _Series) -> _Audience:
-        thing_id, kind, name = series
-        operation, decide, address = SEEN_AS[kind], self.authorizer.decide, Address(*series)
-        return tuple(
-            (session, tags)
-            for session, tags in self._subscriptions.match(TwinID.parse(thing_id), kind, name).items()
-            if (live := self._live.get(session)) is not None and decide(live.principal, operation, address).allowed
-        )
-
-    def _forget_audiences(self) -> None:
-        if self._audiences:
-            self._audiences.clear()
-            self._audiences_room = MAX_AUDIENCES
+        return bool(self._audiences.of((thing_id, kind, name)))
 
     def latest(
         self, principal: Principal, pattern: Pattern, place: Place | None = None

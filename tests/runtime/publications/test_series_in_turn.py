@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.ports import Pattern
+from runtime.publications.audiences import Audiences
 from tests.runtime.doubles import agent_principal, principal
 from tests.runtime.harness import house
 from things.addresses import Kind
@@ -40,23 +41,24 @@ async def test_a_warm_event_is_checked_judged_and_fanned_out_from_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runtime.admission.verdicts.MAX_KNOWN", BOUND)
-    # One for the series and one for its subscriber.
-    monkeypatch.setattr("runtime.publications.sessions.MAX_AUDIENCES", 2 * BOUND)
     counts = Counter[str]()
     async with house(tmp_path) as h:
         await h.publish_td("mill", "pump", TD)
         watching = h.session(principal("alice"))
         h.runtime.sessions.subscribe(watching, Pattern("mill"), "a")
         sessions = h.runtime.sessions
-        sessions._audiences_room = 2 * BOUND
-        _count(monkeypatch, type(sessions), "_permitted", counts)
+        # One for the series and one for its subscriber.
+        sessions._audiences = Audiences(
+            sessions._subscriptions, sessions.authorizer, sessions.principal_of, most=2 * BOUND
+        )
+        _count(monkeypatch, Audiences, "_permitted", counts)
         _count(monkeypatch, type(h.runtime._router), "remaining", counts)
         sender = agent_principal("mill")
         for turn in range(TURNS):
             for thing_id, name in SERIES:
                 message = h.message(Operation.PUBLISH_PROPERTY, sender, thing_id, name, float(turn))
                 h.runtime._verdicts.check(message)
-                assert len(sessions._audience((thing_id, Kind.PROPERTY, name))) == 1
+                assert len(sessions._audiences.of((thing_id, Kind.PROPERTY, name))) == 1
 
     looked_up = len(SERIES) * (TURNS - 1)
     assert set(counts) == {"_permitted", "remaining"}
