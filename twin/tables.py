@@ -149,14 +149,8 @@ def table(model: type[SQLModel]) -> Table:
     return SQLModel.metadata.tables[str(model.__tablename__)]
 
 
-TABLES = (
-    *(
-        str(model.__tablename__)
-        for model in (EntryRow, TDVersionRow, LatestRow, MarkRow, RequestRow, TransitionRow, PresenceRow, ChangeRow)
-    ),
-    MIGRATED,
-)
-"""The names of all of them."""
+TABLES = (*SQLModel.metadata.tables, MIGRATED)
+"""The names of all tables. None but the models above are described there: the accounts have metadata of their own."""
 
 
 def _first(connection: Connection) -> None:
