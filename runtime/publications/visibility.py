@@ -56,7 +56,11 @@ def may_subscribe(authorizer: Authorizer, principal: Principal, pattern: Pattern
         return True
     if pattern.agent is None:
         return False
-    is_shown = authorizer.could_allow(
-        principal, Operation.READ, agent=pattern.agent, thing=pattern.thing, kind=Kind.TD, name=None
-    )
+    if pattern.thing is not None:
+        # As requests are judged: what cannot be read as a whole is unknown, whatever rules say of single names.
+        is_shown = authorizer.decide(principal, Operation.READ, Address(f"dtw:{pattern.agent}:{pattern.thing}")).allowed
+    else:
+        is_shown = authorizer.could_allow(
+            principal, Operation.READ, agent=pattern.agent, thing=None, kind=Kind.TD, name=None
+        )
     return not is_shown and could_see(authorizer, principal, Pattern(_NOBODY, _NOBODY, pattern.kind, pattern.name))

@@ -99,11 +99,11 @@ async def serving(home: Path) -> None:
             _, writer = await asyncio.open_unix_connection(home / SOCKET)
         except OSError as error:
             waited_s = time.monotonic() - began
-            if waited_s >= STARTING_S and (waited_s >= BEGUN_S or not is_begun(home)):
-                raise Unavailable(f"{_lacking(home)} {home}; start one with: skep run --home {home}") from error
             if waited_s >= _SILENT_S and not is_said:
                 click.echo(f"waiting for a runtime in {home} …", err=True)
                 is_said = True
+            if waited_s >= STARTING_S and (waited_s >= BEGUN_S or not is_begun(home)):
+                raise Unavailable(f"{_lacking(home)} {home}; start one with: skep run --home {home}") from error
             await asyncio.sleep(0.1)
         else:
             writer.close()

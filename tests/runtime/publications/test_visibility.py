@@ -109,3 +109,16 @@ async def test_an_agent_that_is_hidden_is_as_one_that_nobody_is(tmp_path: Path, 
         assert not may_subscribe(rights, who("nora", "none"), pattern)
         # Agents see their own, and are told of others that there is nothing for them.
         assert may_subscribe(rights, LAMP, pattern) is (pattern.agent is None)
+
+
+async def test_a_rule_about_single_names_does_not_tell_that_a_hidden_thing_exists(tmp_path: Path) -> None:
+    rights = authorizer(tmp_path)
+    rules = [
+        {"id": "hide", "effect": "deny", "thing": "dtw:pump:p1"},
+        {"id": "peek", "effect": "allow", "thing": "dtw:pump:p1", "name": "spare*", "operations": ["read"]},
+    ]
+    for rule in rules:
+        await rights.put_rule(parsed(RuleDocument, rule), ROOT)
+
+    for thing in ("p1", "unknown"):
+        assert may_subscribe(rights, VERA, Pattern("pump", thing, Kind.PROPERTY, "flow"))
