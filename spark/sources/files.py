@@ -145,6 +145,9 @@ class LakeFiles:
 
 def _dataset(files: Sequence[PartFile], schema: pa.Schema) -> pads.Dataset:
     fragments = [_FORMAT.make_fragment(pa.PythonFile(file, mode="r")) for file in files]
+    for fragment in fragments:
+        # See `twin.lake.parts.dataset_of`: what fails must not fail while a scan begins.
+        fragment.ensure_complete_metadata()
     return pads.FileSystemDataset(fragments, schema, _FORMAT)
 
 
