@@ -8,11 +8,12 @@ TESTS ?= tests
 # stay together, so that one Spark session serves them. PARALLEL= runs one by one.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test check format bench trial audit clean
+.PHONY: help demo test test-all check format bench trial audit clean
 
 help:
 	@echo "make demo    the whole journey on this machine, then keeps running (ONCE=1: check it and stop)"
-	@echo "make test    all tests but the long trials (TESTS=tests/things for a part)"
+	@echo "make test    the tests that whoever changes a line waits for (TESTS=tests/things for a part)"
+	@echo "make test-all  all tests: those, what needs Spark, Node or a browser, and short trials"
 	@echo "make check   format, lint, types, architecture"
 	@echo "make bench   benchmarks, as ratios"
 	@echo "make trial   the long trials: kills, storms, fuzzing"
@@ -27,6 +28,9 @@ demo: $(STAMP)
 	@$(PY) -m skep demo $(if $(ONCE),--once)
 
 test: $(STAMP)
+	@$(PY) -m pytest -m "not trial and not long" $(PARALLEL) $(TESTS)
+
+test-all: $(STAMP)
 	@$(PY) -m pytest -m "not trial" $(PARALLEL) $(TESTS)
 
 check: $(STAMP)

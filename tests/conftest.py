@@ -22,6 +22,8 @@ LARGE = ("spark", "node", "browser")
 LONG = ("trials", "journeys", "skep")
 """Folders of tests that start programs, and wait for them."""
 
+TRIALS = Path(__file__).parent / "trials"
+
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 << 30
 """Free space without which temporary folders stay on the disk."""
@@ -36,9 +38,18 @@ settings.register_profile("skep", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("skep")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _mark_the_long(items)
     _limit(items)
     _put_the_longest_first(items)
+
+
+def _mark_the_long(items: list[pytest.Item]) -> None:
+    """What takes half of the processor time of all tests: whoever changes a line has an answer without it."""
+    for item in items:
+        if any(item.get_closest_marker(mark) for mark in LARGE) or TRIALS in item.path.parents:
+            item.add_marker(pytest.mark.long)
 
 
 def _limit(items: list[pytest.Item]) -> None:
